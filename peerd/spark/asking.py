@@ -101,7 +101,7 @@ class RingQuestion:
     async def _feed(self, client: Client) -> RingFeed:
         feed = self.table.feed
         if feed is None:
-            raise ConfigError(f"{self.name} cannot be followed: read it with spark.read whenever you want its answer")
+            raise Bug(f"{self.name} has no feed")
         return await feed(client, self.options)
 
     def wanting(self, option: str, values: str) -> RingQuestion:

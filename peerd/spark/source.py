@@ -34,6 +34,8 @@ _PATTERN: Final = frozenset("*?[,")
 T = TypeVar("T")
 Places = dict[str, str]
 """The positions of a stream, by the addresses of daemons. "start": before all that is held."""
+Asked = dict[str, int]
+"""How often a question was asked."""
 
 
 class RingSource(DataSource):  # type: ignore[misc]  # mypy does not read pyspark
@@ -52,9 +54,11 @@ class RingSource(DataSource):  # type: ignore[misc]  # mypy does not read pyspar
         """For ``spark.read``."""
         return RingReader(question_of(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> RingStreamReader:
+    def streamReader(self, schema: StructType) -> RingStreamReader | AnswerStreamReader:
         """For ``spark.readStream``."""
-        return RingStreamReader(question_of(self.options), schema)
+        question = question_of(self.options)
+        reader = AnswerStreamReader if question.table.feed is None else RingStreamReader
+        return reader(question, schema)
 
 
 class FeedPart(InputPartition):  # type: ignore[misc]  # mypy does not read pyspark
@@ -152,6 +156,39 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a task, as batches of Arrow."""
         return _batches(self._question, partition, self._schema)
+
+
+class AnswerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # mypy does not read pyspark
+    """The same question in each micro-batch. A batch that is taken again has the answer of then."""
+
+    def __init__(self, question: RingQuestion, schema: StructType) -> None:
+        self._question, self._schema = question, schema
+        self._only: Asked | None = None
+
+    def initialOffset(self) -> Asked:
+        """Nothing was asked yet."""
+        return {"asked": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on it is asked once."""
+        self._only = {}
+
+    def latestOffset(self, start: Asked, limit: ReadLimit) -> Asked:
+        """There is always one more answer."""
+        if self._only:
+            return self._only
+        following = {"asked": start["asked"] + 1}
+        if self._only is not None:
+            self._only = following
+        return following
+
+    def partitions(self, start: Asked, end: Asked) -> list[InputPartition]:
+        """One task asks."""
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of an answer, as a batch of Arrow."""
+        return iter([_batch(self._question.rows(), self._schema)])
 
 
 def _values(condition: Filter) -> list[str]:

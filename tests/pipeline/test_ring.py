@@ -173,6 +173,23 @@ def test_a_stream_of_events_goes_on_where_it_was_and_has_each_event_once(
     assert held.where("event is null or published_at is null").count() == 0 < held.count()
 
 
+def test_a_stream_of_answers_asks_once_a_batch(spark: SparkSession, sockets: list[str], tmp_path: Path) -> None:
+    register(spark)
+    options = {"cluster": sockets[0], "query": "count by status", "files": "*.ndjson"}
+    stream = spark.readStream.format("peerd").options(**options).load("aggregation")
+    got: list[tuple[int, str, float, str]] = []
+
+    def keep(rows: DataFrame, number: int) -> None:
+        got.extend((number, *row) for row in rows.select("group", "value", "round").collect())
+
+    for _ in range(2):
+        writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    answer = {"200": 6.0, "500": 2.0, "404": 2.0}
+    assert [{group: value for batch, group, value, _ in got if batch == number} for number in (0, 1)] == [answer] * 2
+    assert len({asked for *_, asked in got}) == 2, "a round each"
+
+
 def test_a_token_without_the_scope_is_refused_in_words(
     spark: SparkSession, cluster: LocalCluster, sockets: list[str]
 ) -> None:
