@@ -53,7 +53,8 @@ class StreamLie(Event):
 
 class StreamLoad(Event):
     """Every minute and stream, where anything happened: what this node is in the tree, and what happened.
-    ``spurious``: items in vain. ``late_s``: how long the others were on their way. ``held_s``, ``outdated_s``: how
+    ``spurious``: items in vain. ``late_s``: how long the others were on their way, by the
+    clocks of producer and node, whose difference is in it. ``held_s``, ``outdated_s``: how
     long subscriptions here held values, and held them out of date at most. Times are sums."""
 
     KIND = "dissemination.load"

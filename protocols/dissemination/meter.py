@@ -25,7 +25,8 @@ class StreamCounts:
     refused: int = 0
     """Nodes that were not taken as children."""
     late_ms: int = 0
-    """How long after they were published the items came that subscriptions of this node wanted, all together."""
+    """How long after they were published the items came that subscriptions of this node wanted, all together, by the
+    clocks of their producers and of this node: where these differ it may be negative."""
     held_ms: int = 0
     """How long subscriptions of this node held values of objects, all together; see `Freshness`."""
     outdated_ms: int = 0
@@ -77,6 +78,6 @@ class StreamMeter:
             "items_in": counts.items_in,
             "items_out": counts.items_out,
             "spurious_share": counts.spurious / counts.items_in if counts.items_in else 0.0,
-            "late_s": counts.late_ms / 1000 / wanted if wanted else 0.0,
+            "late_s": max(0.0, counts.late_ms / 1000 / wanted) if wanted else 0.0,
             **fidelity,
         }

@@ -309,7 +309,7 @@ class StreamNode(NodeTree, MemberOwner):
             counts.bytes_in += parsed.item.size
             counts.spurious += not is_own
             if is_own:
-                counts.late_ms += max(0, self._wall_ms() - parsed.item.published_ms)
+                counts.late_ms += self._wall_ms() - parsed.item.published_ms
         self.policy.passed(parsed, is_own, children)
         self._note_document(parsed)
 

@@ -176,3 +176,26 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
         [row] = reorganised
         assert (row["changes"], row["mean_predicted"], row["useful_share"]) == (2, pytest.approx(0.4), 0.5)
         assert row["error"] == pytest.approx(0.25)
+
+
+def test_delays_are_by_corrected_clocks(spark: SparkSession) -> None:
+    """The producer's clock is 5 s ahead, and one member's 2 s behind; items take 0.1 s and 0.3 s."""
+    from protocols.dissemination.front.tables import minutes, streams
+
+    load = "event string, stream string, node string, ts double, depth int, items_in int, spurious int, late_s double"
+    rest = ("bytes_in", "items_out", "refused", "queued_bytes", "held_s", "outdated_s")
+    rows = [
+        ("dissemination.load", "news", "producer", 605.0, 0, 0, 0, 0.0),
+        ("dissemination.load", "news", "right", 601.0, 1, 12, 2, 10 * (0.1 - 5.0)),
+        ("dissemination.load", "news", "slow", 598.5, 2, 10, 0, 10 * (0.3 - 2.0 - 5.0)),
+        ("dissemination.load", "news", "right", 661.0, 1, 4, 0, 4 * 0.1),  # of another producer, whose clock is right
+        ("dissemination.load", "news", "other", 662.0, 0, 0, 0, 0.0),
+    ]
+    events = spark.createDataFrame(rows, load).selectExpr("*", *(f"0.0 as {name}" for name in rest))
+    off = spark.createDataFrame([("producer", 5.0), ("slow", -2.0)], "node string, offset_s double")
+    found = {row["minute_s"]: row["mean_late_s"] for row in minutes(events, {"clocks": off}).collect()}
+    assert found == {600: pytest.approx(0.2), 660: pytest.approx(0.1)}
+    [total] = streams(events, {"clocks": off}).collect()
+    assert total["mean_late_s"] == pytest.approx((10 * 0.1 + 10 * 0.3 + 4 * 0.1) / 24)
+    [told] = streams(events, {}).collect()
+    assert told["mean_late_s"] < 0, "without clocks, as the nodes told"

@@ -37,6 +37,14 @@ def test_each_count_has_the_rate_of_what_happened_lately() -> None:
     assert meter.rates["items_in"] == pytest.approx(5 / 2.718, rel=1e-2)
 
 
+def test_a_delay_by_clocks_that_differ_is_counted_whole_and_not_shown_below_zero() -> None:
+    meter = StreamMeter(0.0)
+    meter.counts.items_in, meter.counts.spurious, meter.counts.late_ms = 4, 2, -9800
+    assert meter.figures()["late_s"] == 0.0
+    meter.counts.late_ms += 9800 + 200
+    assert meter.figures()["late_s"] == 0.1
+
+
 def test_a_gauge_is_set_when_it_changes_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     host = FakeHost(1)
     shown: list[tuple[str, float]] = []

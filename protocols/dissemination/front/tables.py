@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -25,8 +26,26 @@ def _spurious_share() -> Column:
     return (F.sum("spurious") / F.nullif(F.sum("items_in"), F.lit(0))).alias("spurious_share")
 
 
+def _loads(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    """What nodes tell of streams each minute; where clocks are off, ``ts`` and ``late_s`` are corrected.
+
+    An item's delay is by the clock of who took it, less that of its producer: the node with depth 0 in that minute.
+    """
+    loads, off = of_kind(events, "dissemination.load"), built.get("clocks")
+    if off is None:
+        return loads
+    ahead = off.select("node", F.col("offset_s").alias("_ahead_s"))
+    loads = loads.join(ahead, "node", "left").withColumn("_ahead_s", F.coalesce("_ahead_s", F.lit(0.0)))
+    loads = loads.withColumn("ts", F.col("ts") - F.col("_ahead_s")).withColumn("_minute", F.floor(F.col("ts") / 60))
+    made_by = loads.where("depth = 0").groupBy("stream", "_minute").agg(F.max("_ahead_s").alias("_made_ahead_s"))
+    too_late_s = F.col("_ahead_s") - F.coalesce("_made_ahead_s", F.lit(0.0))
+    return loads.join(made_by, ["stream", "_minute"], "left").withColumn(
+        "late_s", F.col("late_s") - (F.col("items_in") - F.col("spurious")) * too_late_s
+    )
+
+
 def _mean_late_s() -> Column:
-    """How late items came on average that somebody at the node wanted, by the nodes' clocks."""
+    """How late items came on average that somebody at the node wanted."""
     wanted = F.sum("items_in") - F.sum("spurious")
     return (F.sum("late_s") / F.nullif(wanted, F.lit(0))).alias("mean_late_s")
 
@@ -36,13 +55,13 @@ def _fidelity() -> Column:
     return (1 - F.sum("outdated_s") / F.nullif(F.sum("held_s"), F.lit(0))).alias("fidelity")
 
 
-def streams(events: DataFrame) -> DataFrame:
+def streams(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
     """One row a stream: how many nodes it has had, what came to them, how much of it in vain, and how deep they were.
 
     Fidelity is there for streams of values only. A producer has depth 0, and an orphan, which counts as no depth, -1.
     """
     return (
-        of_kind(events, "dissemination.load")
+        _loads(events, built)
         .groupBy("stream")
         .agg(
             F.countDistinct("node").alias("nodes"),
@@ -60,11 +79,11 @@ def _depth() -> Column:
     return F.when(F.col("depth") > 0, F.col("depth"))
 
 
-def minutes(events: DataFrame) -> DataFrame:
+def minutes(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
     """One row a stream and minute (seconds since 1970, or since the simulation began): how the tree has developed."""
     minute = (F.floor(F.col("ts") / 60) * 60).cast("long").alias("minute_s")
     return (
-        of_kind(events, "dissemination.load")
+        _loads(events, built)
         .groupBy("stream", minute)
         .agg(
             F.countDistinct("node").alias("nodes"),
@@ -191,7 +210,7 @@ def _as_read(row: Row) -> Row:
 TABLES: Final = (
     SparkTable(
         "stream_totals",
-        alone(streams),
+        streams,
         Shown(
             "Streams",
             {
@@ -211,7 +230,7 @@ TABLES: Final = (
         ),
         ("dissemination.load",),
     ),
-    SparkTable("stream_minutes", alone(minutes), kinds=("dissemination.load",), charts=charts.minutes),
+    SparkTable("stream_minutes", minutes, kinds=("dissemination.load",), charts=charts.minutes),
     SparkTable(
         "stream_moves",
         alone(moves),
