@@ -100,7 +100,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster": _HOST | {"client", "system", "identity", "daemon", "cluster"},
     "lab": _HOST | {"client", "system", "daemon", "sim", "pipeline", "lab"},
     "testing": _HOST | {"client", "identity", "daemon", "sim", "testing"},
-    "cli": _HOST | {"client", "cluster", "system", "identity", "daemon", "sim", "pipeline", "lab", "report", "cli"},
+    "cli": _HOST
+    | {"client", "cluster", "system", "identity", "daemon", "sim", "pipeline", "lab", "report", "spark", "cli"},
 }
 PIPELINE_MAY_IMPORT = ("peerd.telemetry.schema", "peerd.errors", "peerd.front")
 PLUGIN_MAY_IMPORT = (

@@ -180,7 +180,7 @@ def analyze(
     options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts)
     _check_together(engine, settings, is_followed=is_followed, once=once)
     left = "it goes on from here with the same --out" if is_followed else "the tables are not complete"
-    with _failures_told(left if engine is TableEngine.DUCKDB else f"Spark has ended, and {left}"):
+    with _failures_told(left if engine is TableEngine.DUCKDB else f"Spark has stopped, and {left}"):
         report = None
         if is_followed:
             follow_logs(sources, out, options, None if once else interval_of(every), output)
@@ -261,7 +261,7 @@ class _Options(NamedTuple):
 def _run(paths: Sequence[str], out: str, options: _Options, errors: Terminal) -> Report:
     from peerd.pipeline.requirements import check_requirements
 
-    check_requirements()
+    check_requirements(options.master)
     from peerd.pipeline.job import run_job
     from peerd.pipeline.session import is_local
     from peerd.pipeline.sources import check_here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from peerd.lab.pool import Result, Watch
 
 SEEDS_MAX: Final = 100_000
-MASTER_HELP: Final = "Run them as tasks of Spark there, such as spark://host:7077. Its workers need peerd, too."
+MASTER_HELP: Final = (
+    "Run them as tasks of Spark there, such as spark://host:7077. Workers get peerd, and need what it needs."
+)
 
 
 def sweep(
@@ -114,12 +117,17 @@ def task_session(name: str, master: str, conf: Sequence[str]) -> Iterator[SparkS
     from peerd.cli.analyze import spark_setting
     from peerd.pipeline.requirements import check_requirements
 
-    check_requirements()
-    from peerd.pipeline.session import spark_session
+    check_requirements(master)
+    from peerd.pipeline.session import is_local, spark_session
+    from peerd.spark import ship
 
-    with spark_session(
-        master, is_quick=True, settings={"spark.app.name": name, **dict(map(spark_setting, conf))}
-    ) as spark:
+    settings = {"spark.app.name": name, **dict(map(spark_setting, conf))}
+    with (
+        tempfile.TemporaryDirectory(prefix="peerd-ship-") as folder,
+        spark_session(master, is_quick=True, settings=settings) as spark,
+    ):
+        if not is_local(master):
+            ship(spark, Path(folder))
         yield spark
 
 

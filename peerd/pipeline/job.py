@@ -24,6 +24,7 @@ from peerd.pipeline.lines import parse, read_lines
 from peerd.pipeline.making import EVENTS, TableMaker
 from peerd.pipeline.sources import FILE, IS_GOOD, IS_NEWER, OF_LINE, Sources, plain, until_files_stay
 from peerd.pipeline.store import TableStore
+from peerd.pipeline.stores import table_store
 from peerd.telemetry.schema import Event
 
 FILE_GONE: Final = "FILE_NOT_EXIST"
@@ -48,7 +49,7 @@ def run_job(
     ``wanted``: no other tables are written. Raises `Unavailable` without a file, and when a table would be written over
     one.
     """
-    store = TableStore(spark, out)
+    store = table_store(spark, out)
     maker = TableMaker(store, plugin_tables, wanted)
     with _name_of_events(maker, store) as name:
 
@@ -84,7 +85,7 @@ def _name_of_events(maker: TableMaker, store: TableStore) -> Iterator[str]:
     try:
         yield _HIDDEN
     except BaseException:
-        with contextlib.suppress(Py4JError, OSError):  # the JVM may be what has failed
+        with contextlib.suppress(Py4JError, PySparkException, OSError):  # Spark may be what has failed
             store.remove(_HIDDEN)
         raise
     store.remove(_HIDDEN)

@@ -12,6 +12,8 @@ from typing import Final
 
 from peerd.errors import Unavailable
 
+CONNECT: Final = "sc://"
+"""With this begins the address of a server of Spark Connect."""
 JAVA_VERSION_MIN: Final = 17
 JAVA_TIMEOUT_S: Final = 20.0
 JAVA_ADVICE: Final = (
@@ -20,11 +22,20 @@ JAVA_ADVICE: Final = (
 )
 
 
-def check_requirements() -> None:
-    """Raise `Unavailable`, saying what to install, unless pyspark and a Java for it are here."""
+def is_connect(master: str) -> bool:
+    """Whether this master is a server of Spark Connect, which has Java."""
+    return master.startswith(CONNECT)
+
+
+def check_requirements(master: str = "local") -> None:
+    """Raise `Unavailable`, saying what to install, unless pyspark and what it needs for this master are here."""
+    extra = "connect" if is_connect(master) else "spark"
     if importlib.util.find_spec("pyspark") is None:
-        raise Unavailable("pyspark is not installed: pip install 'peerd[spark]'")
-    check_java()
+        raise Unavailable(f"pyspark is not installed: pip install 'peerd[{extra}]'")
+    if not is_connect(master):
+        check_java()
+    elif importlib.util.find_spec("grpc") is None or importlib.util.find_spec("grpc_status") is None:
+        raise Unavailable("Spark Connect needs gRPC: pip install 'peerd[connect]'")
 
 
 def check_java() -> int:

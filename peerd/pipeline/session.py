@@ -1,4 +1,4 @@
-"""A quiet local Spark session that leaves nothing behind."""
+"""A quiet Spark session that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from peerd.errors import PeerdError, Unavailable
+from peerd.pipeline.connect import connect_session
+from peerd.pipeline.requirements import is_connect
 
 LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -68,6 +70,8 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session on ``master`` for the length of a ``with`` block; one at a time in a process.
 
+    A server of Spark Connect has a JVM, and what is said here of one is not of it: see `connect_session`.
+
     In a program that `spark-submit` has started, its session is used: it has said which master, and how much memory.
 
     On this machine (``local``) Spark is reached from nowhere else, and nothing that is configured for others has a say;
@@ -81,6 +85,12 @@ def spark_session(
 
     Raises `Unavailable` when the JVM does not start, `PeerdError` for what Spark reports inside the block.
     """
+    if is_connect(master):
+        wanted = {**(QUICK_SETTINGS if is_quick else {}), **(settings or {})}
+        with _interrupts_noted() as interrupts, connect_session(master, wanted) as session:
+            interrupts.are_held = False
+            yield session
+        return
     with (
         tempfile.TemporaryDirectory(prefix="peerd-spark-") as scratch,
         _environment(scratch, is_local(master)),

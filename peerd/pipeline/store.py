@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from peerd.errors import Unavailable
-from peerd.pipeline.sources import check_apart, plain
+from peerd.pipeline.sources import check_apart, has_scheme, plain
+
+NOT_THERE: Final = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+"""What Spark says of a table whose folder is not there, or empty."""
 
 
 class TableStore:
@@ -46,8 +51,7 @@ class TableStore:
 
     def rewrite(self, name: str, table: DataFrame) -> DataFrame:
         """Put this in the place of a table, of which it may be made."""
-        folder, _, last = name.rpartition("/")
-        new = f"{folder}/_new_{last}" if folder else f"_new_{last}"
+        new = _beside(name)
         self.write(new, table)
         self.remove(name)
         self.rename(new, name)
@@ -91,3 +95,43 @@ class TableStore:
     def _qualified(self, name: str) -> str:
         system, path = self._file_system(name)
         return str(system.makeQualified(path).toString())
+
+
+class ConnectStore(TableStore):
+    """Tables over Spark Connect, which has no words for removing and renaming: what is to be gone is left empty.
+
+    Raises `Unavailable` for a path that would mean another folder there than here.
+    """
+
+    def __init__(self, spark: SparkSession, out: str) -> None:
+        super().__init__(spark, out)
+        if not (out.startswith("/") or has_scheme(out)):
+            raise Unavailable(f"{out}: Spark Connect writes where its server is: give the whole path")
+
+    def check_apart(self, files: Iterable[str], names: Iterable[str]) -> None:
+        """See `TableStore.check_apart`. A path without a scheme is taken to be of the file system of each file."""
+        plains = (plain(file) if has_scheme(self._out) else re.sub(r"^\w+://[^/]*", "", plain(file)) for file in files)
+        check_apart({name: plain(self.path(name)) for name in names}, plains)
+
+    def rewrite(self, name: str, table: DataFrame) -> DataFrame:
+        """See `TableStore.rewrite`: the table is written twice."""
+        new = _beside(name)
+        written = self.write(name, self.write(new, table))
+        self.remove(new)
+        return written
+
+    def remove(self, name: str) -> None:
+        """Leave a table with no row, if it is there."""
+        try:
+            columns = self.read(name).schema
+        except AnalysisException as error:
+            if error.getCondition() not in NOT_THERE:
+                raise
+            return
+        self._spark.createDataFrame([], columns).write.mode("overwrite").parquet(self.path(name))
+
+
+def _beside(name: str) -> str:
+    """Where a table is written that will take the place of another."""
+    folder, _, last = name.rpartition("/")
+    return f"{folder}/_new_{last}" if folder else f"_new_{last}"

@@ -1,8 +1,9 @@
 """A running ring as a data source of Spark; docs/spark.md is the users' page.
 
-from peerd.spark import register
+from peerd.spark import register, ship
 
 register(spark)
+ship(spark, Path("/var/tmp"))  # for workers without peerd
 spark.read.format("peerd").option("query", "SELECT node, cpu FROM nodes").load("measurement")
 """
 
@@ -11,9 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["register", "ship"]
 
 
 def register(spark: SparkSession) -> None:
@@ -23,3 +26,13 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(RingSource)
     # Without it Spark fetches all that a daemon holds, and throws most of it away.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def ship(spark: SparkSession, folder: Path) -> None:
+    """Give the workers of this session the peerd that runs here, for which see `peerd.spark.shipping`.
+
+    ``folder``: where its archive goes, which workers may fetch as long as the session is.
+    """
+    from peerd.spark import shipping
+
+    shipping.ship(spark, folder)

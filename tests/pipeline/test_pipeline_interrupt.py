@@ -86,7 +86,7 @@ def test_ctrl_c_ends_spark(tmp_path: Path, moment: str, number: signal.Signals) 
         output, errors = process.communicate(timeout=50)
     assert process.returncode == 130
     assert output == ""
-    assert errors == "peerd analyze: interrupted; Spark has ended, and the tables are not complete\n"
+    assert errors == "peerd analyze: interrupted; Spark has stopped, and the tables are not complete\n"
     assert not int(jvm) or start_ticks(int(jvm)) is None
     assert alive_in_group(process.pid) == []
     assert not list(temporary.glob("peerd-spark-*"))
@@ -118,7 +118,7 @@ def test_following_ends(tmp_path: Path, number: signal.Signals) -> None:
         process.send_signal(number)
         _, errors = process.communicate(timeout=50)
     assert process.returncode == 130
-    assert errors == "peerd analyze: interrupted; Spark has ended, and it goes on from here with the same --out\n"
+    assert errors == "peerd analyze: interrupted; Spark has stopped, and it goes on from here with the same --out\n"
     assert not list(temporary.glob("peerd-spark-*"))
     wait_until(lambda: not alive_in_group(process.pid), "the workers to end")
 

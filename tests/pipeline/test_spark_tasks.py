@@ -46,7 +46,7 @@ def test_what_a_task_raises_is_its_result_and_no_module_is_told_in_words(spark: 
     assert "invalid literal for int() with base 10: 'seven'" in str(told["seven"])
 
     def elsewhere(item: int) -> int:
-        raise ModuleNotFoundError("No module named 'peerd'")
+        raise ModuleNotFoundError("No module named 'numpy'")
 
-    with pytest.raises(Unavailable, match="a worker has no peerd: install it there"):
+    with pytest.raises(Unavailable, match="a worker has no numpy: install peerd there"):
         list(run_tasks(spark, elsewhere, [1]))
