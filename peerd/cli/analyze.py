@@ -150,6 +150,9 @@ def analyze(
     tables: Annotated[
         str, typer.Option(metavar="NAME,...", help="Write no other tables. Default: all that there are events for.")
     ] = "",
+    is_delta: Annotated[
+        bool, typer.Option("--delta", help="Write Delta tables, which others see whole at any moment (extra `delta`).")
+    ] = False,
     output: OutputOption = Output.TABLE,
     parts: Annotated[
         bool, typer.Option("--parts/--no-parts", help="Also read *.ndjson.part: files still open, or of killed nodes.")
@@ -162,10 +165,7 @@ def analyze(
         bool, typer.Option("--once", help="With --follow: end when all that is there has been read.")
     ] = False,
     page: Annotated[
-        bool,
-        typer.Option(
-            "--report/--no-report", help="Write a report with pictures into --out, if that is of this machine."
-        ),
+        bool, typer.Option("--report/--no-report", help="Write a report with pictures into an --out of this machine.")
     ] = True,
     explain: Annotated[
         str, typer.Option(metavar="ID", help="Then print what became of this, as `peerd report --explain` does.")
@@ -177,8 +177,8 @@ def analyze(
     """
     now_s, settings = time.time(), dict(map(spark_setting, conf or ()))
     since_s, until_s = (time_of(text, now_s) if text else None for text in (since, until))
-    options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts)
-    _check_together(engine, settings, is_followed=is_followed, once=once)
+    options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts, is_delta)
+    _check_together(engine, options, is_followed=is_followed, once=once)
     left = "it goes on from here with the same --out" if is_followed else "the tables are not complete"
     with _failures_told(left if engine is TableEngine.DUCKDB else f"Spark has stopped, and {left}"):
         report = None
@@ -194,12 +194,12 @@ def analyze(
         _print(report, output, out, has_begun_late=bool(since), has_page=has_page)
 
 
-def _check_together(engine: TableEngine, settings: Mapping[str, str], *, is_followed: bool, once: bool) -> None:
+def _check_together(engine: TableEngine, options: _Options, *, is_followed: bool, once: bool) -> None:
     """Raise ``typer.BadParameter`` for options of which one says nothing beside the other."""
     if once and not is_followed:
         raise typer.BadParameter("it needs --follow", param_hint="--once")
-    if engine is TableEngine.DUCKDB and (is_followed or settings):
-        raise typer.BadParameter("--follow and --conf are of Spark", param_hint="--engine")
+    if engine is TableEngine.DUCKDB and (is_followed or options.settings or options.is_delta):
+        raise typer.BadParameter("--follow, --delta and --conf are of Spark", param_hint="--engine")
 
 
 @contextlib.contextmanager
@@ -250,6 +250,7 @@ class _Options(NamedTuple):
     until_s: float | None
     tables: str
     has_parts: bool
+    is_delta: bool
 
     def sources(self, paths: Sequence[str]) -> Sources:
         """What is read."""
@@ -268,7 +269,7 @@ def _run(paths: Sequence[str], out: str, options: _Options, errors: Terminal) ->
 
     if is_local(options.master):
         check_here(paths)
-    asked = _asked(options)
+    asked = _asked_of_spark(options)
     with errors.status("starting Spark") as status, _session(paths, options) as spark:
         return run_job(spark, options.sources(paths), out, progress=status.update, **asked)
 
@@ -290,21 +291,34 @@ def _asked(options: _Options) -> dict[str, Any]:
     return {"events": find_events(), "plugin_tables": plugin_tables(), "wanted": _names(options.tables)}
 
 
+def _asked_of_spark(options: _Options) -> dict[str, Any]:
+    from peerd.pipeline.requirements import check_delta
+
+    if options.is_delta:
+        check_delta()
+    return {**_asked(options), "is_delta": options.is_delta}
+
+
 def follow_logs(paths: Sequence[str], out: str, options: _Options, interval_s: float | None, output: Output) -> None:
     """Bring the tables up to date, each interval, or once, and print a line each time."""
-    from peerd.pipeline.requirements import check_requirements
+    from peerd.pipeline.requirements import check_requirements, is_connect
 
-    check_requirements()
+    check_requirements(options.master)
     from peerd.pipeline.follow import follow
     from peerd.pipeline.session import is_local
+    from peerd.pipeline.sources import has_scheme
     from peerd.pipeline.tail import check_of_this_machine
 
-    check_of_this_machine(paths)
-    if not is_local(options.master):
-        raise Unavailable("--follow reads files of this machine: --master is local[THREADS]")
-    asked, told = _asked(options), _Told(output)
+    if is_connect(options.master):
+        raise Unavailable("--follow runs in the program that begins it: Spark Connect has no such thing")
+    is_here = is_local(options.master) and not any(map(has_scheme, paths))
+    if is_here:
+        check_of_this_machine(paths)
+    elif options.has_parts:
+        stderr().print("reading files when they are finished (*.ndjson, *.ndjson.gz): others grow only on this machine")
+    asked, told = _asked_of_spark(options), _Told(output)
     with _session(paths, options, is_short=interval_s is None) as spark:
-        follow(spark, options.sources(paths), out, interval_s=interval_s, told=told, **asked)
+        follow(spark, options.sources(paths), out, interval_s=interval_s, is_here=is_here, told=told, **asked)
 
 
 def _session(

@@ -66,6 +66,8 @@ class EventBatches:
             elif merged or name.startswith("_new_") or self._is_left(name, done):
                 self._store.remove(f"{EVENTS}/{name}")
         self._look()
+        columns = StructType([field for field in self._columns.fields if field.name != BATCH])
+        self._store.recovered(EVENTS, columns, [_folder(number) for number in self._sizes])
 
     @staticmethod
     def _is_left(name: str, done: int) -> bool:
@@ -98,6 +100,7 @@ class EventBatches:
         self._store.write(self._merged(first, last), some.coalesce(1))
         self._put_merged(first, last)
         self._look()
+        self._store.changed(EVENTS, [_folder(number) for number in small])
 
     def add(self, number: int) -> int:
         """Take the batch that was written into `folder`; returns how many events were left out, since they are in an
@@ -115,6 +118,7 @@ class EventBatches:
             known = spans.get((row["node"], row["boot"]), (row["first"], row["last"]))
             spans[row["node"], row["boot"]] = min(known[0], row["first"]), max(known[1], row["last"])
         self._sizes[number] = sum(self._store.inside(name).values())
+        self._store.changed(EVENTS, [_folder(number)])
         return duplicates
 
     def _leave_out(self, number: int, again: list[Incarnation], lines: int) -> int:
@@ -129,7 +133,7 @@ class EventBatches:
 
     def folder(self, number: int) -> str:
         """Where a batch is to be written."""
-        return f"{EVENTS}/{BATCH}={number}"
+        return f"{EVENTS}/{_folder(number)}"
 
     def _all(self) -> DataFrame:
         return self._store.read(EVENTS, self._columns)
@@ -143,6 +147,11 @@ class EventBatches:
         for number in range(first, last + 1):
             self._store.remove(self.folder(number))
         self._store.rename(self._merged(first, last), self.folder(last))
+
+
+def _folder(number: int) -> str:
+    """The name of a batch's folder."""
+    return f"{BATCH}={number}"
 
 
 def _batch_of(name: str) -> int | None:

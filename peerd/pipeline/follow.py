@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.errors import StreamingQueryException
@@ -24,11 +24,12 @@ from peerd.pipeline import tables
 from peerd.pipeline.batches import CHECKPOINT, EventBatches
 from peerd.pipeline.findings import LineCounts
 from peerd.pipeline.job import write_events
-from peerd.pipeline.line_stream import SCHEMA, stream_lines
-from peerd.pipeline.lines import parse
+from peerd.pipeline.line_stream import stream_lines
+from peerd.pipeline.lines import LINES, parse, read_lines, stream_finished
 from peerd.pipeline.making import EVENTS, TableMaker
-from peerd.pipeline.sources import OF_LINE, Sources, nothing_in
+from peerd.pipeline.sources import OF_LINE, NothingThere, Sources, nothing_in
 from peerd.pipeline.store import TableStore
+from peerd.pipeline.stores import table_store
 from peerd.pipeline.tail import EventFileTail
 from peerd.telemetry.schema import Event
 
@@ -71,24 +72,24 @@ def follow(
     events: Mapping[str, type[Event]],
     plugin_tables: Sequence[Sequence[SparkTable]],
     wanted: Collection[str] | None = None,
+    is_delta: bool = False,
     interval_s: float | None,
+    is_here: bool = True,
     told: Told,
 ) -> None:
     """Bring the tables in ``out`` up to date, each interval; with ``None`` once, and with that it ends.
 
-    The other arguments are those of `run_job`. Raises `Unavailable` as that does; without an interval also when there
-    is no file.
+    ``is_here``: the sources are files of this machine, and so is Spark; then files are read while they grow. The other
+    arguments are those of `run_job`. Raises `Unavailable` as that does; without an interval also when there is no file.
     """
-    paths = [os.path.abspath(path) for path in sources.paths]  # other processes read them, of Spark's
-    tail = EventFileTail(paths, sources.has_parts, sources.hours)
-    store = TableStore(spark, out)
+    store = table_store(spark, out, is_delta=is_delta)
     maker = TableMaker(store, plugin_tables, wanted if wanted is None else {EVENTS, *wanted})
-    files = list(tail.ends())
+    lines, files = _growing(spark, sources) if is_here else _finished(spark, sources)
     if interval_s is None and not files:
         raise nothing_in(sources.paths)
     store.check_apart(files, maker.names())
     following = _Following(spark, sources, events, store, maker, told)
-    writer = stream_lines(spark, tail).writeStream.foreachBatch(following.take)
+    writer = lines.writeStream.foreachBatch(following.take)
     writer = writer.option("checkpointLocation", store.path(CHECKPOINT))
     if interval_s is None:
         writer = writer.trigger(availableNow=True)
@@ -99,6 +100,22 @@ def follow(
         if interval_s is not None:
             following.make_tables_if_due()
     following.make_tables_if_due(is_last=True)
+
+
+def _growing(spark: SparkSession, sources: Sources) -> tuple[DataFrame, list[str]]:
+    """A stream of the lines of files of this machine, and the files that are there now."""
+    paths = [os.path.abspath(path) for path in sources.paths]  # other processes read them, of Spark's
+    tail = EventFileTail(paths, sources.has_parts, sources.hours)
+    return stream_lines(spark, tail), list(tail.ends())
+
+
+def _finished(spark: SparkSession, sources: Sources) -> tuple[DataFrame, list[str]]:
+    """The same of finished files of any file system."""
+    lines = stream_finished(spark, sources)
+    try:
+        return lines, read_lines(spark, replace(sources, has_parts=False)).inputFiles()
+    except NothingThere:
+        return lines, []
 
 
 def _has_ended(query: StreamingQuery, following: _Following) -> bool:
@@ -125,7 +142,7 @@ class _Following:
     ) -> None:
         self._sources, self._known, self._store, self._maker, self._told = sources, events, store, maker, told
         self.failure: Exception | None = None
-        columns = self._parsed(spark.createDataFrame([], SCHEMA)).drop(*OF_LINE).schema
+        columns = self._parsed(spark.createDataFrame([], LINES)).drop(*OF_LINE).schema
         self._batches = EventBatches(store, columns)
         self._batches.recover()
         self._lock = threading.Lock()

@@ -41,15 +41,16 @@ def run_job(
     events: Mapping[str, type[Event]],
     plugin_tables: Sequence[Sequence[SparkTable]],
     wanted: Collection[str] | None = None,
+    is_delta: bool = False,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Report:
     """Read the sources, and write the core's and the plugins' tables for which they have events into ``out``.
 
     ``events``: every kind that is known; ``plugin_tables``: those of each plugin, in the order in which they are built;
-    ``wanted``: no other tables are written. Raises `Unavailable` without a file, and when a table would be written over
-    one.
+    ``wanted``: no other tables are written; ``is_delta``: they are tables of Delta Lake. Raises `Unavailable` without a
+    file, and when a table would be written over one.
     """
-    store = table_store(spark, out)
+    store = table_store(spark, out, is_delta=is_delta)
     maker = TableMaker(store, plugin_tables, wanted)
     with _name_of_events(maker, store) as name:
 
@@ -58,14 +59,16 @@ def run_job(
             files = [file for file in lines.inputFiles() if sources.hours.may_have(file)]
             store.check_apart(files, maker.names())
             progress(f"reading {len(files)} files")
-            return files, write_events(parse(lines, events, sources), lambda good: store.write(name, good))
+            return files, write_events(parse(lines, events, sources), lambda good: store.draft(name, good))
 
         files, counts = until_files_stay(read, _is_gone, progress)
         progress(f"counting {counts.good:,} events")
         table = store.read(name)
         losses = tables.losses(table).persist()
         duplicates = losses.agg(F.sum("duplicates")).first()[0] or 0
-        if duplicates:
+        if not duplicates:
+            store.settle(name)
+        else:
             progress(f"leaving out {duplicates:,} events that came twice")
             table = store.rewrite(name, tables.once(table, losses.where("duplicates > 0")))
             losses.unpersist()

@@ -1,4 +1,4 @@
-"""Event files that grow, as a stream of Spark: each micro-batch has the lines that are new in them."""
+"""Event files of this machine that grow, as a stream of Spark: each micro-batch has the lines that are new in them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from peerd.pipeline.lines import FOLLOWED_BYTES, LINES
 from peerd.pipeline.sources import FolderHours
 from peerd.pipeline.tail import EventFileTail, FileEnd, FileRange, advance, chunks, tasks
 
 FORMAT: Final = "peerd-event-files"
-BATCH_BYTES: Final = 256 * 1024 * 1024
-"""A micro-batch has about so many bytes of lines, or one file. What is there when a job begins comes in several."""
-SCHEMA: Final = "value string, file string"
 
 
 def stream_lines(spark: SparkSession, tail: EventFileTail) -> DataFrame:
-    """A stream of the lines, in the columns of `SCHEMA`: ``file`` is a path without ``.part`` and ``.gz``."""
+    """A stream of the lines, in the columns of `LINES`: ``file`` is a path without ``.part`` and ``.gz``."""
     spark.dataSource.register(EventFileSource)
     options = {
         "paths": json.dumps(list(tail.paths)),
@@ -43,7 +41,7 @@ class EventFileSource(DataSource):  # type: ignore[misc]  # mypy does not read p
 
     def schema(self) -> str:
         """The columns."""
-        return SCHEMA
+        return LINES
 
     def streamReader(self, schema: StructType) -> EventFileReader:
         """Spark asks for one on its driver, and for one in each task."""
@@ -74,7 +72,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Of a batch."""
-        return ReadMaxBytes(BATCH_BYTES)
+        return ReadMaxBytes(FOLLOWED_BYTES)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on only what is there now is read."""
@@ -83,7 +81,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """How far the next batch reads."""
         ends = self._tail.ends() if self._last is None else self._last
-        return advance(start, ends, None if isinstance(limit, ReadAllAvailable) else BATCH_BYTES)
+        return advance(start, ends, None if isinstance(limit, ReadAllAvailable) else FOLLOWED_BYTES)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[FileRanges]:
         """The tasks of a batch."""

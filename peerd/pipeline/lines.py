@@ -7,7 +7,8 @@ what is below a folder at any depth, as far as it is named like an event file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from operator import and_
 from pathlib import Path
@@ -35,23 +36,51 @@ from peerd.telemetry.schema import SCHEMA_VERSION, Event
 FINISHED: Final = "*.ndjson{,.gz}"
 WITH_PARTS: Final = "*.ndjson{,.gz,.part}"
 """Names of event files: ``.part`` are those that a daemon writes now, or had open when it was killed."""
+ANY_DEPTH: Final = "recursiveFileLookup"
+NAMES: Final = "pathGlobFilter"
+LINES: Final = "value string, file string"
+"""The columns of a stream of lines; ``file`` is where a line is, if Spark does not know it."""
+FOLLOWED_BYTES: Final = 256 * 1024 * 1024
+"""A micro-batch has about so many bytes of files, or one file. What is there when a job begins comes in several."""
+ANY_AGE: Final = {"maxFileAge": "36500d"}
+"""By default a stream of Spark leaves out files that are a week older than the newest one."""
 
 
 def read_lines(spark: SparkSession, sources: Sources) -> DataFrame:
     """The lines that are not empty, in a column ``value``. Raises `Unavailable` where there is no event file."""
     names = WITH_PARTS if sources.has_parts else FINISHED
-    reader = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", names)
-    where = " ".join(sources.paths)
-    try:
+    reader = spark.read.option(ANY_DEPTH, "true").option(NAMES, names)
+    with _missing_told(sources):
         lines = reader.text([_as_pattern(path) for path in sources.paths])
+        has_files = bool(lines.inputFiles())
+    if not has_files:
+        raise nothing_in(sources.paths)
+    return lines.where(_is_of_the_time(sources.hours))
+
+
+def stream_finished(spark: SparkSession, sources: Sources) -> DataFrame:
+    """The lines of finished files of any file system, as a stream of `LINES`: a file's come when it is there, under its
+    name. Raises `Unavailable` where there is no such folder."""
+    reader = spark.readStream.format("text").options(**ANY_AGE, maxBytesPerTrigger=str(FOLLOWED_BYTES))
+    reader = reader.option(ANY_DEPTH, "true").option(NAMES, FINISHED)
+    with _missing_told(sources):
+        streams = [reader.load(_as_pattern(path)) for path in sources.paths]
+    wanted = (stream.where(_is_of_the_time(sources.hours)) for stream in streams)
+    return reduce(
+        DataFrame.unionByName, (lines.select("value", F.col("_metadata.file_path").alias("file")) for lines in wanted)
+    )
+
+
+@contextmanager
+def _missing_told(sources: Sources) -> Iterator[None]:
+    """Raise `Unavailable` where Spark does not find one of the paths."""
+    try:
+        yield
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-        path = plain((error.getMessageParameters() or {}).get("path", where))
-        raise missing(path) from error
-    if not lines.inputFiles():
-        raise nothing_in(sources.paths)
-    return lines.where(_is_of_the_time(sources.hours))
+        told = (error.getMessageParameters() or {}).get("path", " ".join(sources.paths))
+        raise missing(plain(told)) from error
 
 
 def _as_pattern(path: str) -> str:

@@ -38,6 +38,12 @@ def check_requirements(master: str = "local") -> None:
         raise Unavailable("Spark Connect needs gRPC: pip install 'peerd[connect]'")
 
 
+def check_delta() -> None:
+    """Raise `Unavailable`, saying what to install, unless tables of Delta Lake can be written."""
+    if importlib.util.find_spec("deltalake") is None:
+        raise Unavailable("deltalake is not installed: pip install 'peerd[delta]'")
+
+
 def check_java() -> int:
     """Return the major version of the Java that Spark will use. Raises `Unavailable` if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")

@@ -64,6 +64,11 @@ class Sources:
         return FolderHours(since, "" if self.until_s is None else _hour(self.until_s))
 
 
+def has_scheme(path: str) -> bool:
+    """Whether a path names its file system, such as ``hdfs:``."""
+    return re.match(r"\w+:", path) is not None
+
+
 def check_here(paths: Sequence[str]) -> None:
     """Raise `Unavailable` for a path of this machine that is not there, before Spark takes its seconds to start."""
     for path in paths:
@@ -84,9 +89,13 @@ def check_apart(folders: Mapping[str, str], files: Iterable[str]) -> None:
                 raise Unavailable(f"the table {name} would be written over the event file {file}: choose another --out")
 
 
-def nothing_in(paths: Sequence[str]) -> Unavailable:
+class NothingThere(Unavailable):
+    """There is no event file."""
+
+
+def nothing_in(paths: Sequence[str]) -> NothingThere:
     """The error for paths below which there is no event file."""
-    return Unavailable(f"no event files (*.ndjson, *.ndjson.gz) in {' '.join(paths)}")
+    return NothingThere(f"no event files (*.ndjson, *.ndjson.gz) in {' '.join(paths)}")
 
 
 def until_files_stay(

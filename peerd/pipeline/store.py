@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
@@ -15,6 +15,8 @@ from peerd.pipeline.sources import check_apart, has_scheme, plain
 
 NOT_THERE: Final = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 """What Spark says of a table whose folder is not there, or empty."""
+LOG: Final = "_delta_log"
+"""In the folder of a table of Delta Lake."""
 
 
 class TableStore:
@@ -35,6 +37,13 @@ class TableStore:
         """Write a table; returns it as it is read from there, so that nothing is computed twice."""
         table.write.mode("overwrite").parquet(self.path(name))
         return self.read(name)
+
+    def draft(self, name: str, table: DataFrame) -> None:
+        """Write a table that `read` gives, and for which `settle` or `rewrite` will be called."""
+        self.write(name, table)
+
+    def settle(self, name: str) -> None:
+        """Let a draft be the table for everybody."""
 
     def read(self, name: str, columns: StructType | None = None) -> DataFrame:
         """A table that is there; with these columns, if they are told, which not all of its files need to have."""
@@ -57,6 +66,13 @@ class TableStore:
         self.rename(new, name)
         self._spark.catalog.refreshByPath(self.path(name))
         return self.read(name)
+
+    def recovered(self, name: str, columns: StructType, folders: Collection[str]) -> None:
+        """Be told that a table that grows has these columns, and these folders inside its own."""
+        self.remove(f"{name}/{LOG}")  # of another run, and not true any more
+
+    def changed(self, name: str, folders: Collection[str]) -> None:
+        """Be told in which folders of a table that grows files are new or gone, the folders themselves perhaps."""
 
     def rename(self, name: str, final: str) -> None:
         """Give a table its final name. Raises `Unavailable` where that cannot be done."""

@@ -19,7 +19,7 @@ from io import BufferedIOBase
 from typing import Final, NamedTuple
 
 from peerd.errors import Unavailable
-from peerd.pipeline.sources import PART_SUFFIX, UNPACKED, FolderHours
+from peerd.pipeline.sources import PART_SUFFIX, UNPACKED, FolderHours, has_scheme
 
 PACKED_SUFFIX: Final = ".gz"
 WHOLE: Final = -1
@@ -91,7 +91,7 @@ class EventFileTail:
 def check_of_this_machine(paths: Sequence[str]) -> None:
     """Raise `Unavailable` for paths that are not of this machine, or not there, or would be no pattern here."""
     for path in paths:
-        if re.match(r"\w+:", path):
+        if has_scheme(path):
             raise Unavailable(f"{path}: only files of this machine are read here, by a path without a scheme")
         if not (os.path.exists(path) or has_magic(path)):
             raise Unavailable(f"{path}: there is no such file or folder")

@@ -12,6 +12,7 @@ from peerd.errors import PeerdError, Unavailable
 from peerd.front import Row, SparkTable
 from peerd.lab.charts import Chart, Line, Span, Stack
 from peerd.report.lives import SILENT, UP, ends_of, times_of
+from peerd.report.opening import open_table
 from peerd.report.page import Page, Section
 from peerd.words import counted
 
@@ -58,12 +59,10 @@ def read_rows(folder: Path, name: str) -> list[Row]:
     """The rows of a table, at most `ROWS_MAX`; none, if it is not there."""
     if not (folder / name).is_dir():
         return []
-    if not _find("pyarrow"):
-        raise Unavailable("tables are read with pyarrow: pip install 'peerd[spark]'")
-    from pyarrow import ArrowException, array, dataset, int64
+    table = open_table(folder / name)
+    from pyarrow import ArrowException, array, int64
 
     try:
-        table = dataset.dataset(folder / name, format="parquet")
         step = -(-table.count_rows() // ROWS_MAX)
         rows: list[Row] = []
         at = 0

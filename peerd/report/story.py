@@ -16,6 +16,7 @@ from typing import Any, Final
 from peerd.errors import PeerdError, Unavailable
 from peerd.front import Row
 from peerd.report.making import read_rows
+from peerd.report.opening import open_table
 
 PREFIX_MIN: Final = 4
 """So much of an id has to be given at least."""
@@ -140,11 +141,9 @@ class _EventTable:
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
             raise Unavailable(f"{path}: there is no table of events, which peerd analyze writes")
-        try:
-            from pyarrow import dataset, types
-        except ImportError:
-            raise Unavailable("tables are read with pyarrow: pip install 'peerd[spark]'") from None
-        self._events = dataset.dataset(path, format="parquet", partitioning="hive")
+        self._events = open_table(path)
+        from pyarrow import types
+
         texts = [field.name for field in self._events.schema if types.is_string(field.type)]
         self._ids = [name for name in texts if name not in NO_IDS]
         self._columns = [name for name in self._events.schema.names if name != "raw"]

@@ -135,8 +135,8 @@ def test_wrong_arguments_are_told_before_anything_is_read(tmp_path: Path) -> Non
         ([f"{logs}/nowhere"], ExitCode.UNAVAILABLE, "nowhere: there is no such file or folder"),
         (["hdfs://host/logs"], ExitCode.UNAVAILABLE, "only files of this machine are read here"),
         ([logs, "--master", "spark://host:7077"], ExitCode.UNAVAILABLE, "DuckDB works on this machine alone"),
-        ([logs, "--conf", "spark.x=1"], ExitCode.USAGE, "--follow and --conf are of Spark"),
-        ([logs, "--follow"], ExitCode.USAGE, "--follow and --conf are of Spark"),
+        ([logs, "--conf", "spark.x=1"], ExitCode.USAGE, "--follow, --delta and --conf are of Spark"),
+        ([logs, "--follow"], ExitCode.USAGE, "--follow, --delta and --conf are of Spark"),
     ):
         done = CliRunner().invoke(application, [*arguments, "--out", f"{logs}/out", "--engine", "duckdb"])
         assert done.exit_code == code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from tests.support.event_logs import A, helper_log, killed_log, requester_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from peerd.pipeline.store import TableStore
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytestmark = pytest.mark.spark
@@ -79,13 +82,18 @@ def ring(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return batches, rows_in(spark, out)
 
 
+def store_of(spark: SparkSession, out: str) -> TableStore:
+    from peerd.pipeline.store import TableStore
+
+    return TableStore(spark, out)
+
+
 def following(spark: SparkSession, out: Path) -> Any:
     from peerd.pipeline.follow import _Following
     from peerd.pipeline.making import TableMaker
     from peerd.pipeline.sources import Sources
-    from peerd.pipeline.store import TableStore
 
-    store = TableStore(spark, str(out))
+    store = store_of(spark, str(out))
     return _Following(spark, Sources([]), KNOWN, store, TableMaker(store, [], None), lambda news: None)
 
 
@@ -178,5 +186,40 @@ def test_files_that_grow(spark: SparkSession, tmp_path: Path) -> None:
     assert once() == [(4, 1, 8)], "the ninth event is new, in the copy"
     shutil.rmtree(out / "losses")
     assert once() == [], "nothing is new, but the tables may be those of a process that was killed"
+    batch_job(spark, logs, tmp_path / "batch")
+    assert rows_in(spark, out) == rows_in(spark, tmp_path / "batch")
+
+
+def test_finished_files_of_any_file_system(spark: SparkSession, tmp_path: Path) -> None:
+    """Each is read when it has its name; what its daemon still writes is not."""
+    from peerd.pipeline.follow import BatchDone, TablesRenewed, follow
+    from peerd.pipeline.sources import Sources
+
+    logs, more, out = tmp_path / "logs", tmp_path / "more", tmp_path / "out"
+    told: list[BatchDone | TablesRenewed] = []
+
+    def once() -> list[tuple[int, int, int]]:
+        told.clear()
+        sources = Sources([logs.as_uri(), more.as_uri()])
+        follow(spark, sources, str(out), **ONCE, is_here=False, told=told.append)
+        return [(each.events, each.counts.corrupt, each.duplicates) for each in told if isinstance(each, BatchDone)]
+
+    with pytest.raises(Unavailable, match="there is no such file or folder"):
+        once()
+    log, files = requester_log(), EventFiles(logs, A, boot=1)
+    for record in log.records[:5]:
+        files.write(record)
+    more.mkdir()
+    with pytest.raises(Unavailable, match="no event files"):
+        once()
+    files.finish()
+    (more / "old.ndjson").write_bytes(b"torn\n" + b"".join(map(encode_record, helper_log().records)))
+    os.utime(more / "old.ndjson", (0, 0))
+    assert once() == [(5 + len(helper_log().records), 1, 0)], "however old it is"
+    for record in log.records[5:]:
+        files.write(record)
+    files.finish()
+    assert once() == [(len(log.records) - 5, 0, 0)]
+    shutil.copytree(more, logs / "more")
     batch_job(spark, logs, tmp_path / "batch")
     assert rows_in(spark, out) == rows_in(spark, tmp_path / "batch")
