@@ -14,6 +14,8 @@ from peerd.errors import Unavailable
 
 CONNECT: Final = "sc://"
 """With this begins the address of a server of Spark Connect."""
+CONNECT_NEEDS: Final = ("grpc", "grpc_status", "zstandard")
+"""Modules that pyspark needs for that, and does not bring."""
 JAVA_VERSION_MIN: Final = 17
 JAVA_TIMEOUT_S: Final = 20.0
 JAVA_ADVICE: Final = (
@@ -34,8 +36,8 @@ def check_requirements(master: str = "local") -> None:
         raise Unavailable(f"pyspark is not installed: pip install 'peerd[{extra}]'")
     if not is_connect(master):
         check_java()
-    elif importlib.util.find_spec("grpc") is None or importlib.util.find_spec("grpc_status") is None:
-        raise Unavailable("Spark Connect needs gRPC: pip install 'peerd[connect]'")
+    elif any(importlib.util.find_spec(module) is None for module in CONNECT_NEEDS):
+        raise Unavailable("Spark Connect needs more than pyspark: pip install 'peerd[connect]'")
 
 
 def check_delta() -> None:

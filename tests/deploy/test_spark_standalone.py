@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from peerd.errors import Unavailable
-from peerd.pipeline.requirements import check_requirements
+from peerd.pipeline.requirements import CONNECT_NEEDS, check_requirements
 from tests.support.event_logs import helper_log, requester_log
 
 pytestmark = pytest.mark.long
@@ -124,7 +124,8 @@ def test_a_job_and_a_sweep_on_a_standalone_cluster(tmp_path: Path, environment: 
 
 
 def test_a_job_and_a_sweep_over_spark_connect(tmp_path: Path, environment: dict[str, str]) -> None:
-    pytest.importorskip("grpc", reason="the extra `connect` is not installed")
+    for module in CONNECT_NEEDS:
+        pytest.importorskip(module, reason="the extra `connect` is not installed")
     logs, out, port = logs_in(tmp_path / "logs"), tmp_path / "out", free_port()
     (Path(logs) / "copy.ndjson.gz").write_bytes(next(Path(logs).rglob("*-1-1.ndjson.gz")).read_bytes())
     server = {**environment, "PORT": str(port), "MEMORY": "1g", "PYTHONPATH": environment["OTHERS"]}

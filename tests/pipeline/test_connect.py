@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from peerd.errors import PeerdError, Unavailable
+from peerd.errors import ExitCode, PeerdError, Unavailable
+from peerd.pipeline.requirements import CONNECT_NEEDS
+from tests.pipeline.test_pipeline_cli import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +70,8 @@ def test_nobody_listens() -> None:
 
 
 def test_another_server_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("grpc", reason="the extra `connect` is not installed")
+    for module in CONNECT_NEEDS:
+        pytest.importorskip(module, reason="the extra `connect` is not installed")
     from peerd.pipeline import connect
     from peerd.pipeline.session import spark_session
 
@@ -108,12 +111,20 @@ def answering(text: bytes) -> Iterator[int]:
     thread.join()
 
 
+def test_nothing_is_followed_over_it(tmp_path: Path) -> None:
+    for module in CONNECT_NEEDS:
+        pytest.importorskip(module, reason="the extra `connect` is not installed")
+    result = run(str(tmp_path), "--out", str(tmp_path / "out"), "--follow", "--master", "sc://host")
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert "--follow runs in the program that begins it" in " ".join(result.output.split())
+
+
 def test_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Java, but gRPC."""
     from peerd.pipeline import requirements
 
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    found = {"pyspark", "grpc", "grpc_status"}
+    found = {"pyspark", *CONNECT_NEEDS}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in found else None)
     requirements.check_requirements("sc://host")
     with pytest.raises(Unavailable, match="Java"):

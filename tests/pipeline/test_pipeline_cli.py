@@ -117,8 +117,7 @@ def test_a_source_that_is_not_there_is_told_before_spark_starts(
     for options, told in (
         ([nowhere], "nowhere: there is no such file or folder"),
         ([nowhere, "--follow"], "nowhere: there is no such file or folder"),
-        (["hdfs://host/logs", "--follow"], "hdfs://host/logs: only files of this machine are read here"),
-        (["--master", "spark://host:7077", "--follow"], "--master is local[THREADS]"),
+        (["--engine", "duckdb", "hdfs://host/logs"], "hdfs://host/logs: only files of this machine are read here"),
     ):
         result = run(str(tmp_path), *options, "--out", str(tmp_path / "out"))
         assert result.exit_code == ExitCode.UNAVAILABLE
