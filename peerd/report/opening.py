@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from peerd.errors import PeerdError, Unavailable
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-DELTA_LOG = "_delta_log"
+DELTA_LOG: Final = "_delta_log"
 
 
 def open_table(path: Path) -> Dataset:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from peerd.spark.shipping import ship
 
+if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["register", "ship"]
@@ -26,13 +26,3 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(RingSource)
     # Without it Spark fetches all that a daemon holds, and throws most of it away.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
-def ship(spark: SparkSession, folder: Path) -> None:
-    """Give the workers of this session the peerd that runs here, for which see `peerd.spark.shipping`.
-
-    ``folder``: where its archive goes, which workers may fetch as long as the session is.
-    """
-    from peerd.spark import shipping
-
-    shipping.ship(spark, folder)

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PACKAGES: Final = ("peerd", "protocols")
 NOTES: Final = {"METADATA": ("METADATA", "PKG-INFO"), "entry_points.txt": ("entry_points.txt",)}

@@ -158,18 +158,27 @@ def test_it_may_be_killed_at_any_step(
         assert rows_in(spark, out) == wanted, f"killed {kills} times"
 
 
-def test_files_that_grow(spark: SparkSession, tmp_path: Path) -> None:
-    """Read once through Spark's stream: what is there, then what is new, in files that got other names meanwhile."""
+def follow_once(
+    spark: SparkSession, paths: list[str], out: Path, **options: Any
+) -> tuple[list[tuple[int, int, int]], Any]:
+    """New events, corrupt lines and copies of each batch; and what was told last."""
     from peerd.pipeline.follow import BatchDone, TablesRenewed, follow
     from peerd.pipeline.sources import Sources
 
-    logs, out = tmp_path / "logs", tmp_path / "out"
     told: list[BatchDone | TablesRenewed] = []
+    follow(spark, Sources(paths), str(out), **ONCE, **options, told=told.append)
+    batches = [(each.events, each.counts.corrupt, each.duplicates) for each in told if isinstance(each, BatchDone)]
+    return batches, told[-1]
+
+
+def test_files_that_grow(spark: SparkSession, tmp_path: Path) -> None:
+    """Read once through Spark's stream: what is there, then what is new, in files that got other names meanwhile."""
+    from peerd.pipeline.follow import TablesRenewed
+
+    logs, out = tmp_path / "logs", tmp_path / "out"
 
     def once() -> list[tuple[int, int, int]]:
-        told.clear()
-        follow(spark, Sources([str(logs)]), str(out), **ONCE, told=told.append)
-        return [(each.events, each.counts.corrupt, each.duplicates) for each in told if isinstance(each, BatchDone)]
+        return follow_once(spark, [str(logs)], out)[0]
 
     with pytest.raises(Unavailable, match="no event files"):
         once()
@@ -177,8 +186,11 @@ def test_files_that_grow(spark: SparkSession, tmp_path: Path) -> None:
     for record in log.records[:5]:
         files.write(record)
     batch_job(spark, logs, out)  # without a checkpoint in them, nobody knows what is in its tables
-    assert once() == [(5, 0, 0)]
-    assert isinstance(told[-1], TablesRenewed) and told[-1].tables == ["events", "losses", "nodes", "messages"]
+    (out / "events" / "_delta_log").mkdir()  # of a run with --delta
+    batches, last = follow_once(spark, [str(logs)], out)
+    assert batches == [(5, 0, 0)]
+    assert isinstance(last, TablesRenewed) and last.tables == ["events", "losses", "nodes", "messages"]
+    assert not (out / "events" / "_delta_log").exists()
     for record in log.records[5:8]:
         files.write(record)
     files.finish()
@@ -192,17 +204,10 @@ def test_files_that_grow(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_finished_files_of_any_file_system(spark: SparkSession, tmp_path: Path) -> None:
     """Each is read when it has its name; what its daemon still writes is not."""
-    from peerd.pipeline.follow import BatchDone, TablesRenewed, follow
-    from peerd.pipeline.sources import Sources
-
     logs, more, out = tmp_path / "logs", tmp_path / "more", tmp_path / "out"
-    told: list[BatchDone | TablesRenewed] = []
 
     def once() -> list[tuple[int, int, int]]:
-        told.clear()
-        sources = Sources([logs.as_uri(), more.as_uri()])
-        follow(spark, sources, str(out), **ONCE, is_here=False, told=told.append)
-        return [(each.events, each.counts.corrupt, each.duplicates) for each in told if isinstance(each, BatchDone)]
+        return follow_once(spark, [logs.as_uri(), more.as_uri()], out, is_here=False)[0]
 
     with pytest.raises(Unavailable, match="there is no such file or folder"):
         once()
@@ -213,13 +218,14 @@ def test_finished_files_of_any_file_system(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(Unavailable, match="no event files"):
         once()
     files.finish()
-    (more / "old.ndjson").write_bytes(b"torn\n" + b"".join(map(encode_record, helper_log().records)))
-    os.utime(more / "old.ndjson", (0, 0))
-    assert once() == [(5 + len(helper_log().records), 1, 0)], "however old it is"
+    (more / "other.ndjson").write_bytes(b"torn\n" + b"".join(map(encode_record, helper_log().records)))
+    assert once() == [(5 + len(helper_log().records), 1, 0)]
     for record in log.records[5:]:
         files.write(record)
     files.finish()
-    assert once() == [(len(log.records) - 5, 0, 0)]
+    (logs / "old.ndjson").write_bytes(b"".join(map(encode_record, killed_log().records)))
+    os.utime(logs / "old.ndjson", (0, 0))  # copied there with its time, after newer ones were read
+    assert once() == [(len(log.records) - 5 + len(killed_log().records), 0, 0)]
     shutil.copytree(more, logs / "more")
     batch_job(spark, logs, tmp_path / "batch")
     assert rows_in(spark, out) == rows_in(spark, tmp_path / "batch")
