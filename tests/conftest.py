@@ -2,7 +2,7 @@
 
 - ``HYPOTHESIS_PROFILE=fast`` (the default): few examples, the same ones every time, so a red build is a red commit.
 - ``HYPOTHESIS_PROFILE=deep``: many examples, new ones every time; a failure prints the blob that repeats it.
-- ``pytest --long`` also runs the tests marked ``long``.
+- ``pytest --long`` also runs the tests marked ``long``, and those that `tests/long.txt` names.
 
 The time-out of a test is there for one that hangs, and is counted in real time: it is so long (``timeout`` in
 pyproject.toml) that a test of seconds passes on a machine that gives it a fiftieth of a core.
@@ -22,10 +22,11 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.foreign_words import watch_errors
+from tests.support.long_cases import is_dear
 from tests.support.workers import WORKERS_A_WAITER, begin_apart, next_group, run_together
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
-FAST_EXAMPLES = 50
+FAST_EXAMPLES = 20
 DEEP_EXAMPLES = 2_000
 LONG_TIMEOUT_S = 1_800
 COLLECTOR_THRESHOLDS = (20_000, 20, 50)
@@ -105,6 +106,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.path)
+    for item in items:
+        if is_dear(item.nodeid):
+            item.add_marker(pytest.mark.long)
     if not config.getoption("--long"):
         long = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]

@@ -15,6 +15,7 @@ from peerd.messages import PeerRef
 from peerd.system.sockets import listening_socket
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import Rig, until
+from tests.support.long_cases import cases
 from tests.support.relay import LongPath
 from tests.support.site import Site, is_complete
 from tests.support.swapper import OPENING_LATENCIES, Swapper
@@ -43,7 +44,7 @@ async def test_the_first_frame_arrives_after_tcp_tls_and_hello() -> None:
             assert heard == [FIRST_FRAME_ONE_WAYS] * 2, "the next one needs nothing before it"
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", cases(["uvloop"], ["asyncio"]))
 def test_a_swap_with_a_peer_that_has_a_link(
     loop: loops.LoopName, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -42,6 +42,7 @@ from protocols.dissemination.policies.overlap.messages import GetOverhead, MoveO
 from protocols.pubsub.delivering.messages import HoldEvents
 from protocols.pubsub.messages import ExplainAnswer, ExplainQuestion, InsertSub, ProbePub, TransferSub
 from tests.support.amplification import NODES, background, caused_by, names, verbs
+from tests.support.long_cases import cases
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "amplification.md"
 BACK_RATIO_MAX: Final = 10.0
@@ -96,7 +97,11 @@ def _name(verb: tuple[type[Message] | None, type[Message]]) -> str:
     return kind.__name__ if outer is None else f"{kind.__name__} in a {outer.__name__}"
 
 
-@pytest.mark.parametrize("verb", verbs(), ids=_name)
+ALWAYS: Final = [verb for verb in verbs() if verb[0] is not Broadcast]
+ONLY_LONG: Final = [verb for verb in verbs() if verb[0] is Broadcast]
+
+
+@pytest.mark.parametrize("verb", cases(ALWAYS, ONLY_LONG), ids=_name)
 def test_no_message_makes_others_send_much_more_than_it_has(verb: tuple[type[Message] | None, type[Message]]) -> None:
     outer, kind = verb
     caused = caused_by(kind, outer)

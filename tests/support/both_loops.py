@@ -11,12 +11,13 @@ import pytest
 
 from peerd.daemon import loops
 from peerd.daemon.tasks import running_tasks
+from tests.support.long_cases import cases
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
 def both_loops(scenario: Scenario) -> Callable[..., None]:
-    """Run an async test on asyncio and on uvloop; an error that only the loop noticed fails it as well."""
+    """Run an async test on uvloop, and if asked for long tests on asyncio; what only the loop noticed fails it, too."""
 
     async def watched(arguments: dict[str, Any]) -> None:
         unhandled: list[Mapping[str, Any]] = []
@@ -33,7 +34,7 @@ def both_loops(scenario: Scenario) -> Callable[..., None]:
     parameters = [*inspect.signature(scenario).parameters.values()]
     loop_name = inspect.Parameter("loop_name", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     run.__signature__ = inspect.Signature([*parameters, loop_name])  # type: ignore[attr-defined]  # pytest reads it
-    parametrised: Callable[..., None] = pytest.mark.parametrize("loop_name", ["asyncio", "uvloop"])(run)
+    parametrised: Callable[..., None] = pytest.mark.parametrize("loop_name", cases(["uvloop"], ["asyncio"]))(run)
     return parametrised
 
 

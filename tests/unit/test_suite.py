@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import pytest_runtest_teardown
+from tests.support.long_cases import dear, is_dear
 from tests.support.workers import LONGEST_FIRST, ONE_GROUP, begin_apart, is_waiting, next_group, run_together
 from tests.test_tidy import ROOT, code
 
@@ -41,6 +42,23 @@ def test_each_worker_reads_all_files_and_begins_with_a_share_of_its_own() -> Non
 def test_what_is_to_begin_first_exists() -> None:
     assert [group for group in LONGEST_FIRST if group not in ONE_GROUP and not (ROOT / group).is_file()] == []
     assert len(set(LONGEST_FIRST)) == len(LONGEST_FIRST)
+
+
+def test_dear_tests_exist() -> None:
+    """A test that got another name would be in every run again."""
+    gone = []
+    for line in dear():
+        file, *_, name = line.partition("[")[0].split("::")
+        if not (ROOT / file).is_file() or f"def {name}(" not in (ROOT / file).read_text("utf-8"):
+            gone.append(line)
+    assert gone == []
+
+
+def test_a_test_is_dear_with_all_its_cases_or_with_some() -> None:
+    whole = next(line for line in dear() if "[" not in line)
+    case = next(line for line in dear() if "[" in line)
+    assert is_dear(whole) and is_dear(f"{whole}[3-uvloop]") and is_dear(case)
+    assert not is_dear(f"{whole}_at_once") and not is_dear(case.partition("[")[0])
 
 
 def test_long_groups_begin_first_and_each_worker_prefers_its_kind() -> None:
