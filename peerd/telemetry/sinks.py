@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import socket
 import sys
 import threading
@@ -244,17 +245,22 @@ def _sayable(value: object) -> object:
 
 
 class _StreamMedium(Medium):
-    """Writes to a text stream, which is standard output unless another one is given."""
+    """Writes to the descriptor of a stream, which is standard output unless another one is given: the stream's buffer
+    would keep what could not be written, and write it again with the next try."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
+        self._written = 0
+        """Of the batch that could not be written as a whole, and comes again."""
 
     def put(self, lines: list[bytes]) -> None:
         stream = self._stream if self._stream is not None else sys.stdout
         if stream.closed:
             raise OSError("the stream is closed")
-        stream.write(b"".join(lines).decode("ascii"))
-        stream.flush()
+        data = memoryview(b"".join(lines))
+        while self._written < len(data):
+            self._written += os.write(stream.fileno(), data[self._written :])
+        self._written = 0
 
 
 class StdoutSink(QueuedSink):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,11 +16,12 @@ from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.errors import ExitCode
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from tests.support.daemon_process import running
+from tests.support.daemon_process import running, wait_until
 
 pytestmark = pytest.mark.cluster
 
 SIZE = "256k"
+FULL = Path("/dev/full")
 PEERS = [PeerRef(NodeId(5), "127.0.0.1", 1)]
 SYSTEM_S = 60.0
 
@@ -89,3 +93,18 @@ def test_after_a_kill_the_room_of_the_daemons_own_log_is_enough_to_start(tmp_pat
     with running(tmp_path / "node") as node:
         node.ready()
         assert not [line for line in node.log().splitlines() if '"state.damaged"' in line]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no device that is always full")
+def test_an_event_log_that_has_no_room_keeps_nobody_from_work(tmp_path: Path) -> None:
+    """F25: a line in the log when it begins, what was lost is counted, and the daemon does not wait for it."""
+    with running(tmp_path / "node", "telemetry.sink=stdout", output=FULL) as node:
+        node.ready()
+        wait_until(lambda: "sink.failed" in node.log(), "the sink's failure is told")
+        assert node.ask("status").returncode == 0
+        assert node.stop() == 0
+        told = [json.loads(line) for line in node.log().splitlines()]
+    failed = [line for line in told if line["event"].startswith("sink.")]
+    assert [line["event"] for line in failed] == ["sink.failed", "sink.records_lost"]
+    assert failed[0]["error"] == f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
+    assert failed[1]["records"] > 0

@@ -76,6 +76,7 @@ class DaemonProcess:
         config: Path | None = None,
         files_max: int | None = None,
         file_bytes_max: int | None = None,
+        output: Path | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
@@ -92,11 +93,15 @@ class DaemonProcess:
         ]
         command = ["run", *(["--config", str(config)] if config else [])]
         command += [word for setting in settings for word in ("--set", setting)]
-        with open(os.devnull, "rb") as nothing, (directory / "log").open("ab") as log:
+        with (
+            open(os.devnull, "rb") as nothing,
+            (directory / "log").open("ab") as log,
+            (output or directory / "log").open("ab") as printed,
+        ):
             self.process = Forked(
                 command,
                 stdin=nothing.fileno(),
-                stdout=log.fileno(),
+                stdout=printed.fileno(),
                 stderr=log.fileno(),
                 env=clean_environment(),
                 files_max=files_max,
@@ -165,9 +170,12 @@ def running(
     config: Path | None = None,
     files_max: int | None = None,
     file_bytes_max: int | None = None,
+    output: Path | None = None,
 ) -> Iterator[DaemonProcess]:
-    """A daemon process that does not outlive the test. ``file_bytes_max``: as if the disk were full."""
-    daemon = DaemonProcess(directory, *sets, config=config, files_max=files_max, file_bytes_max=file_bytes_max)
+    """A daemon process that does not outlive the test. ``file_bytes_max``: as if the disk were full; ``output``: where
+    its standard output goes, which is to its log otherwise."""
+    limits = {"files_max": files_max, "file_bytes_max": file_bytes_max}
+    daemon = DaemonProcess(directory, *sets, config=config, output=output, **limits)
     try:
         yield daemon
     finally:

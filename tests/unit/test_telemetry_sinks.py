@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -209,11 +210,30 @@ def test_a_large_backlog_is_written_in_bounded_pieces(monkeypatch: pytest.Monkey
     assert pieces == [1, 3, 3, 2]
 
 
-def test_stdout_sink_uses_the_stream_of_the_moment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdout_sink_uses_the_stream_of_the_moment(capfd: pytest.CaptureFixture[str]) -> None:
     sink = StdoutSink()
     sink.write(record(1))
     sink.close()
-    assert [line["id"] for line in lines_of(capsys.readouterr().out.encode())] == [1]
+    assert [line["id"] for line in lines_of(capfd.readouterr().out.encode())] == [1]
+
+
+def test_what_standard_output_takes_in_pieces_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full pipe that does not block takes a part of a batch, then nothing; a full disk does the same."""
+    monkeypatch.setattr(sinks, "RETRY_S", 0.0)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    count, found = 1_500, b""  # three times what a pipe holds
+    with os.fdopen(writing, "w") as stream, os.fdopen(reading, "rb", buffering=0) as reader:
+        sink = StdoutSink(stream, queue_records_max=count)
+        for number in range(count):
+            sink.write(record(number))
+        while found.count(b"\n") < count:
+            found += reader.read(1_000) or b""
+        sink.close()
+        stream.close()
+        found += reader.read() or b""
+    assert [line["id"] for line in lines_of(found)] == list(range(count))
+    assert sink.dropped_total == 0
 
 
 def test_a_closed_stream_is_a_failure_not_a_dead_thread() -> None:
