@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from peerd.api import SizedBlob, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
 from peerd.frozen import Frozen
-from peerd.ids import NodeId, format_id, shared_prefix_bits
+from peerd.ids import NodeId, format_id
 from protocols.aggregation.config import FileSelection
 from protocols.aggregation.partial import Extraction, Partial, disjoint, merge
 from protocols.aggregation.patterns import RegexEngine
+from protocols.aggregation.prefix import Levels
 from protocols.aggregation.query import Query
 
 SWAP: Final = b"S"
@@ -128,7 +129,7 @@ def open_own(query: Query, own: NodeId, padding_bytes: int, data: bytes) -> Aggr
     return Aggregate(partial, bytes(_MOVED_BYTES) + data, 0, padding_bytes)
 
 
-def merge_received(own_id: NodeId, level: int, own: Aggregate, received: Value) -> Aggregate:
+def merge_received(levels: Levels, level: int, own: Aggregate, received: Value) -> Aggregate:
     """Our aggregate and the partner's, both left as they are.
 
     Raises `ProtocolError` when the partner's is malformed, shares a contributor with ours, or holds one that is not of
@@ -137,7 +138,7 @@ def merge_received(own_id: NodeId, level: int, own: Aggregate, received: Value) 
     theirs, moved_bytes = decode_value(own.partial.query, received)
     if not disjoint(own.partial, theirs):
         raise ProtocolError("common_contributor", "the partner's partial holds a node that ours holds")
-    strangers = [node for node in theirs.contributors if shared_prefix_bits(own_id, node) != level]
+    strangers = [node for node in theirs.contributors if levels.level_of(node) != level]
     if strangers:
         raise ProtocolError("foreign_contributor", f"{len(strangers)} contributors are not of level {level}")
     moved = own.moved_bytes + moved_bytes + value_size_bytes(own.value) + value_size_bytes(received)

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from peerd.ids import NodeId
-from peerd.limits import CONTROL_FRAME_BYTES_MAX, KIB, PROOF_BYTES_MAX
+from peerd.limits import CONTROL_FRAME_BYTES_MAX, KIB, LEAF_SET_SIZE, PROOF_BYTES_MAX
 from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Struct, Text, message
 from protocols.aggregation.statements import NONCE_BYTES, ROUND_ID_BYTES
 
@@ -19,6 +19,8 @@ RIDING_BYTES_MAX: Final = 48 * KIB
 SHOWN_MAX: Final = 2
 """A value of so many contributors goes with what shows that they take part."""
 _RIDING_MESSAGE_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX - 8 * KIB
+PLACED_MAX: Final = LEAF_SET_SIZE + 1
+"""In rings of up to so many nodes, which fit into a leaf set, the requester names them all."""
 ABSENTEES_MAX: Final = 32
 """A node names at most this many missing members when it enrols."""
 
@@ -80,6 +82,8 @@ class StartRound(Message):
     lasts_ms: U32
     nonce: Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
     proof: Proof
+    nodes: Annotated[tuple[NodeId, ...], Meta(max_length=PLACED_MAX)] = ()
+    """All nodes of the ring, where the requester knows them: levels are then by their places, see `PlaceLevels`."""
 
 
 class Absentee(Struct):

@@ -19,7 +19,7 @@ from peerd.api import (
     value_size_bytes,
 )
 from peerd.errors import Bug, ProtocolError, Unavailable
-from peerd.ids import NodeId, format_id, id_to_bytes, shared_prefix_bits, with_shared_prefix
+from peerd.ids import NodeId, format_id, id_to_bytes, with_shared_prefix
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
@@ -53,7 +53,7 @@ from protocols.aggregation.messages import (
     StartRound,
 )
 from protocols.aggregation.partial import PARTIAL_BYTES_MAX
-from protocols.aggregation.prefix import HostNeighbourhood
+from protocols.aggregation.prefix import neighbourhood_of
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import enrolled_statement
 from protocols.aggregation.tree import (
@@ -132,7 +132,7 @@ class Participant:
         self.idle_since: float | None = host.now() if start.census else None
         """Since when the round waits for its requester: first to note this node, and, when the tree has ended, for its
         end. ``None`` while there is work."""
-        self.neighbourhood = HostNeighbourhood(host)
+        self.neighbourhood = neighbourhood_of(host, start.nodes)
         self.tree = BinomialTree(host.id, self.neighbourhood, config.tree_settings(), self.round_id)
         self.aggregate: Aggregate | None = None
         self.own: Aggregate | None = None
@@ -353,7 +353,7 @@ class Participant:
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
         """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
         self._keep_shown(source, invite.shown)
-        if shared_prefix_bits(self.host.id, source.id) != invite.level:
+        if self.neighbourhood.levels.level_of(source.id) != invite.level:
             members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
             hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
             self.host.send(source, hint)
@@ -515,7 +515,7 @@ class Participant:
         cost_s = MERGE_COST_S_PER_BYTE * (value_size_bytes(value) + value_size_bytes(self.aggregate.value))
         self.host.offload(
             merge_received,
-            self.host.id,
+            self.neighbourhood.levels,
             level,
             self.aggregate,
             value,

@@ -127,7 +127,7 @@ class Participating(Part):
         to those who ask, and in time more than fits its field.
         """
         said = start.nonce, start.requester, start.query, start.begins_at_ms, start.lasts_ms
-        if start.round_id != round_id_of(*said, start.census, start.is_direct):
+        if start.round_id != round_id_of(*said, start.census, start.is_direct, start.nodes):
             raise ProtocolError("forged_round", "a round's id is not that of what it is said to be")
         if start.age_ms > ROUND_S_MAX * 1000:
             raise ProtocolError("old_round", f"a round that is said to be {start.age_ms / 1000:.0f} s old")

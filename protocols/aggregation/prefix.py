@@ -1,11 +1,16 @@
-"""The prefix table's geometry: which ids share exactly so many bits with ours, and whether we know them all.
+"""The prefix table's geometry: which nodes share exactly so many bits with ours, and whether we know them all.
 
 A *level* is the paper's length of the longest common prefix, in bits; L^i is the set of nodes that share exactly ``i``
 bits with this node (Cappos and Hartman 2008, section 2). L^i is one interval of the ring: the sibling subtree.
+
+Of random ids the longest common prefix of two is about twice log2 of their number: the two nodes swap more often than
+they need, and others wait for them. Where the requester knows everybody, prefixes are therefore those of *places*:
+numbers that spread the nodes, in the order of their ids, evenly over the fewest bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from peerd.api import Host, LeafSet
@@ -19,11 +24,47 @@ SPAN_RATIO_MAX: Final = 16
 """One side of a leaf set may reach this many times as far as the other. Evenly spread ids hardly ever exceed it."""
 
 
+class Levels(Protocol):
+    """At which level a node swaps with which others."""
+
+    def level_of(self, node: NodeId) -> int | None:
+        """The length of the common prefix with this node, bits; ``None`` for one that it can never swap with."""
+
+
+class IdLevels:
+    """By the ids themselves."""
+
+    def __init__(self, own: NodeId) -> None:
+        self._own = own
+
+    def level_of(self, node: NodeId) -> int | None:
+        return shared_prefix_bits(self._own, node)
+
+
+class PlaceLevels:
+    """By the places of these nodes, which are all that take part. ``own`` has no level if it is none of them."""
+
+    def __init__(self, own: NodeId, nodes: Sequence[NodeId]) -> None:
+        self._bits = max(1, (len(nodes) - 1).bit_length())
+        self._places = {node: (rank << self._bits) // len(nodes) for rank, node in enumerate(sorted(nodes))}
+        self._own = self._places.get(own)
+
+    def level_of(self, node: NodeId) -> int | None:
+        place = self._places.get(node)
+        if place is None or self._own is None:
+            return None
+        return self._bits - (self._own ^ place).bit_length()
+
+
 class Neighbourhood(Protocol):
     """The knowledge of the ring that a tree needs. The plugin asks its Host for it; tests answer from a list."""
 
+    @property
+    def levels(self) -> Levels:
+        """At which level each node is."""
+
     def longest_level(self) -> int | None:
-        """The longest common prefix with any node, bits; ``None`` when this node is alone."""
+        """The longest common prefix with any live node, bits; ``None`` when this node is alone."""
 
     def members(self, level: int) -> tuple[PeerRef, ...]:
         """Return the known live nodes of L^level."""
@@ -76,11 +117,12 @@ class HostNeighbourhood:
     """A `Neighbourhood` that asks a plugin's Host."""
 
     def __init__(self, host: Host) -> None:
+        self.levels: Levels = IdLevels(host.id)
         self._host = host
 
     def longest_level(self) -> int | None:
-        own = self._host.id
-        return max((shared_prefix_bits(own, peer.id) for peer in self._host.leaf_set().members()), default=None)
+        found = (self.levels.level_of(peer.id) for peer in self._host.leaf_set().members())
+        return max((level for level in found if level is not None), default=None)
 
     def members(self, level: int) -> tuple[PeerRef, ...]:
         return self._host.prefix_row(level)
@@ -113,3 +155,26 @@ class HostNeighbourhood:
         known = {peer.id: peer for peer in (*leaf_set.members(), *self._host.prefix_row(min(shared, ID_BITS - 1)))}
         members = [peer for node_id, peer in sorted(known.items()) if first <= node_id <= last]
         return tuple(members[:count]), lies_within(leaf_set, own, first, last)
+
+
+class PlacedNeighbourhood(HostNeighbourhood):
+    """That of a round for which the requester has named everybody. Each knew all the others when it began."""
+
+    def __init__(self, host: Host, nodes: Sequence[NodeId]) -> None:
+        super().__init__(host)
+        self.levels = PlaceLevels(host.id, nodes)
+
+    def members(self, level: int) -> tuple[PeerRef, ...]:
+        return tuple(peer for peer in self._host.leaf_set().members() if self.levels.level_of(peer.id) == level)
+
+    def is_exact(self, level: int) -> bool:
+        return True
+
+    def hints(self, inviter: NodeId, level: int, count: int) -> tuple[tuple[PeerRef, ...], bool]:
+        """Nobody: no invitation is sent to a random id."""
+        return (), False
+
+
+def neighbourhood_of(host: Host, nodes: Sequence[NodeId]) -> HostNeighbourhood:
+    """That of a round for which the requester has named these nodes, or nobody."""
+    return PlacedNeighbourhood(host, nodes) if nodes else HostNeighbourhood(host)

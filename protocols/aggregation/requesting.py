@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER, OWN_TIMER
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.exchange import Aggregate
-from protocols.aggregation.messages import Enrolled, Noted, ResultReady, ShownEnrolment, StartRound, StopRound
+from protocols.aggregation.messages import (
+    PLACED_MAX,
+    Enrolled,
+    Noted,
+    ResultReady,
+    ShownEnrolment,
+    StartRound,
+    StopRound,
+)
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import (
@@ -66,7 +75,8 @@ class Requesting(Part):
         nonce = host.rng.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "big")
         wire_query, lasts_ms, begins_at_ms = query.to_wire(), round(deadline_s * 1000), round(host.wall_time() * 1000)
         census, is_direct = census_of(host.estimated_ring_size(), self.config)
-        round_id = round_id_of(nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct)
+        nodes = self._nodes()
+        round_id = round_id_of(nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct, nodes)
 
         def part() -> Participant | None:
             return self._participants.get(round_id)
@@ -81,10 +91,16 @@ class Requesting(Part):
         check_s = 0.0 if census else CHECK_S_MAX  # what this node's own tree holds is checked first, too
         host.set_timer(GATHER_TIMER, max(GATHER_AFTER * deadline_s - check_s, deadline_s / 2), round_id)
         proof = host.sign(start_statement(round_id))
-        how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof
+        how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof, nodes
         host.broadcast(StartRound(round_id, host.peer, wire_query, 0, lasts_ms, *how))
         requester.tell("started")
         return round_id
+
+    def _nodes(self) -> tuple[NodeId, ...]:
+        """All nodes of the ring, if this one knows them."""
+        leaf_set = self._host.leaf_set()
+        nodes = (self._host.id, *(peer.id for peer in leaf_set.members()))
+        return nodes if leaf_set.covers_ring and len(nodes) <= PLACED_MAX else ()
 
     def cancel(self, round_id: bytes) -> None:
         """End a round early; the listener gets what there is."""

@@ -7,7 +7,7 @@ another round under the same id or pass the query on changed, and a signature ov
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from peerd.ids import NodeId, id_to_bytes
@@ -19,10 +19,19 @@ _NUMBER_BYTES: Final = 8
 
 
 def round_id_of(
-    nonce: bytes, requester: PeerRef, query: bytes, begins_at_ms: int, lasts_ms: int, census: bool, is_direct: bool
+    nonce: bytes,
+    requester: PeerRef,
+    query: bytes,
+    begins_at_ms: int,
+    lasts_ms: int,
+    census: bool,
+    is_direct: bool,
+    nodes: Sequence[NodeId] = (),
 ) -> bytes:
     """Return the id of the round that this node starts."""
-    parts = (nonce, _peer(requester), _number(begins_at_ms), _number(lasts_ms), bytes((census, is_direct)), query)
+    how = bytes((census, is_direct))
+    named = b"".join(map(id_to_bytes, nodes))
+    parts = (nonce, _peer(requester), _number(begins_at_ms), _number(lasts_ms), how, query, named)
     return hashlib.sha256(b"round" + _joined(parts)).digest()[:ROUND_ID_BYTES]
 
 

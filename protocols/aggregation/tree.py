@@ -23,7 +23,7 @@ from typing import Final
 
 from peerd.errors import Bug
 from peerd.frozen import Frozen
-from peerd.ids import NodeId, shared_prefix_bits
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.invitations import Invitations, LevelState, preference
 from protocols.aggregation.messages import AnswerKind
@@ -179,6 +179,7 @@ class BinomialTree:
         self.contributors: frozenset[NodeId] = frozenset((own,))
         """Whose data this tree's aggregate holds. Peers' values live elsewhere until they are merged in."""
         self._neighbourhood = neighbourhood
+        self._levels = neighbourhood.levels
         self._settings = settings
         self._round_id = round_id
         self._current: LevelState | None = None
@@ -212,6 +213,8 @@ class BinomialTree:
         if self.phase is not TreePhase.IDLE:
             raise Bug(f"a tree begins once, not in phase {self.phase.value}")
         self.rides = rides
+        if self._levels.level_of(self.own) is None:
+            return self._finish("pruned")  # nobody swaps with this node: its data is left over
         longest = self._neighbourhood.longest_level()
         return self._finish("result") if longest is None else self._enter(longest)
 
@@ -261,7 +264,7 @@ class BinomialTree:
             case AnswerKind.HINT:
                 return self._hint_received(current, members, is_exact)
             case AnswerKind.VALUE:
-                if value and level == shared_prefix_bits(self.own, peer.id) and peer.id not in self._banned:
+                if value and level == self._levels.level_of(peer.id) and peer.id not in self._banned:
                     self._invitations.keep_offer(peer, level, value)
                 return self._merge_offered()
         return self._conclude_if_exhausted() if self.phase is TreePhase.WAITING else []
@@ -382,8 +385,8 @@ class BinomialTree:
         )
         assert (self._current is None) == (self.phase in (TreePhase.IDLE, TreePhase.FINISHED, TreePhase.PRUNED))
         if self._current is not None:
-            deepest = min(shared_prefix_bits(self.own, node) for node in self.contributors)
-            assert deepest > self._current.level, "data of the level in work is held before its swap"
+            held = [self._levels.level_of(node) for node in self.contributors if node != self.own]
+            assert all(level is not None and level > self._current.level for level in held), "held before its swap"
         self._invitations.validate()
         assert len(self._given) <= TAKERS_MAX
 
@@ -396,7 +399,7 @@ class BinomialTree:
         and then a "no" would prune a tree whose data nobody else has. The contributor set knows: "no" only when the
         node's data is in our aggregate.
         """
-        if level != shared_prefix_bits(self.own, peer.id) or peer.id in self._banned:
+        if level != self._levels.level_of(peer.id) or peer.id in self._banned:
             return AnswerKind.ABSENT
         if self.phase is TreePhase.IDLE or (self.level is not None and self.level >= level):
             return AnswerKind.MAYBE_LATER
@@ -407,7 +410,7 @@ class BinomialTree:
 
     def _has_side(self, peer: PeerRef, level: int) -> bool:
         """Whether our side's value of a level that is done can be given to this node."""
-        is_partner = level == shared_prefix_bits(self.own, peer.id) and peer.id not in self._banned
+        is_partner = level == self._levels.level_of(peer.id) and peer.id not in self._banned
         return is_partner and self._rode_to is not None and level >= self._rode_to
 
     def _give(self, peer: PeerRef, level: int) -> list[Effect]:
@@ -494,7 +497,7 @@ class BinomialTree:
         fresh = [
             peer
             for peer in members
-            if shared_prefix_bits(self.own, peer.id) == current.level
+            if self._levels.level_of(peer.id) == current.level
             and peer.id not in current.hinted
             and len(current.hinted) < HINTED_MAX
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections import Counter
 
 import pytest
 
@@ -22,6 +23,7 @@ from protocols.aggregation.groups import key_of
 from protocols.aggregation.patterns import QueryError, RegexEngine, compile_pattern
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import parse_query
+from protocols.aggregation.requesting import Requesting
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer
 from tests.support.long_cases import cases
 from tests.support.sinks import ListSink
@@ -114,6 +116,33 @@ def test_values_that_outgrow_a_message_are_swapped_from_there_on(
     assert all(int(str(line["sent_bytes"])) + int(str(line["received_bytes"])) > limit_bytes for line in swaps)
     merges = [line for line in sink.of_kind("aggregation.level_finished") if line["outcome"] == "swapped"]
     assert (len(merges) > 2 * len(swaps)) == (limit_bytes > 0), "most ride"
+
+
+def test_where_all_nodes_are_known_none_swaps_more_often_than_it_needs() -> None:
+    """By their ids some of the 16 would swap five times and more, and others wait for them."""
+    sink = ListSink()
+    simulation = aggregation_ring(16, seed=1, sink=sink, padding_bytes=1 << 20, check_every=1)
+    answer = Round(simulation, requester=3).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
+    swapped = [line for line in sink.of_kind("aggregation.level_finished") if line["outcome"] == "swapped"]
+    assert {line["level"] for line in swapped} == {0, 1, 2, 3}
+    assert Counter(line["node"] for line in swapped).most_common(1)[0][1] == 4
+
+
+@pytest.mark.parametrize("padding_bytes", [0, 1 << 20])
+def test_a_node_that_the_requester_did_not_know_of_is_in_the_answer(
+    padding_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its data is left over, and fetched."""
+    simulation = aggregation_ring(9, seed=2, padding_bytes=padding_bytes, check_every=1)
+    unknown = simulation.nodes[5].node.peer.id
+    named = Requesting._nodes
+    monkeypatch.setattr(Requesting, "_nodes", lambda self: tuple(node for node in named(self) if node != unknown))
+    answer = Round(simulation, requester=1).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
+    assert answer.contributors == 9
 
 
 def test_large_values_among_small_ones_are_counted_like_all_others() -> None:

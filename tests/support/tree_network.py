@@ -10,9 +10,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes, shared_prefix_bits
+from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.prefix import IdLevels, Levels, PlaceLevels
 from protocols.aggregation.tree import (
     Arm,
     BinomialTree,
@@ -39,14 +40,15 @@ class RingView:
 
     def __init__(self, own: NodeId, network: TreeNetwork, known: int | None) -> None:
         self._own, self._network, self._known = own, network, known
+        self.levels: Levels = PlaceLevels(own, network.ids) if network.has_places else IdLevels(own)
 
     def _level(self, level: int) -> list[PeerRef]:
         alive = self._network.alive()
-        return [peer for peer in alive if peer.id != self._own and shared_prefix_bits(self._own, peer.id) == level]
+        return [peer for peer in alive if peer.id != self._own and self.levels.level_of(peer.id) == level]
 
     def longest_level(self) -> int | None:
         others = [peer.id for peer in self._network.alive() if peer.id != self._own]
-        return max((shared_prefix_bits(self._own, other) for other in others), default=None)
+        return max((level for other in others if (level := self.levels.level_of(other)) is not None), default=None)
 
     def members(self, level: int) -> tuple[PeerRef, ...]:
         return tuple(self._level(level)[: self._known])
@@ -72,6 +74,9 @@ class TreeNetwork:
     swap_failure: float = 0.0
     riding: float = 0.0
     rtt_s: float = 0.05
+    has_places: bool = False
+    """Whether levels are by places, and not by ids."""
+    views: dict[NodeId, RingView] = field(default_factory=dict)
     trees: dict[NodeId, BinomialTree] = field(default_factory=dict)
     results: dict[NodeId, frozenset[NodeId]] = field(default_factory=dict)
     outcomes: list[tuple[NodeId, LevelDone]] = field(default_factory=list)
@@ -87,11 +92,15 @@ class TreeNetwork:
         self.riders = {node_id for node_id in self.peers if self.rng.random() < self.riding}
         for node_id in self.peers:
             self.sides[node_id] = {}
-            self.trees[node_id] = BinomialTree(node_id, RingView(node_id, self, self.known), TreeSettings())
+            self.views[node_id] = RingView(node_id, self, self.known)
+            self.trees[node_id] = BinomialTree(node_id, self.views[node_id], TreeSettings())
             self.in_flight.append(("begin", node_id))
 
     def alive(self) -> list[PeerRef]:
         return [peer for node_id, peer in self.peers.items() if node_id not in self.dead]
+
+    def level_of(self, own: NodeId, other: NodeId) -> int | None:
+        return self.views[own].levels.level_of(other)
 
     def kill(self, node_id: NodeId) -> None:
         """The node is gone; its neighbours notice."""
@@ -133,7 +142,7 @@ class TreeNetwork:
                     value = self._side(node_id, level) if with_value else b""
                     self.in_flight.append(("invite", peer.id, own, level, self.trees[node_id].rides, value))
                 case RouteInvite(level):
-                    there = [p for p in self.alive() if shared_prefix_bits(node_id, p.id) == level]
+                    there = [p for p in self.alive() if self.level_of(node_id, p.id) == level]
                     if there:
                         invited = self.rng.choice(there).id
                         self.in_flight.append(("invite", invited, own, level, self.trees[node_id].rides, b""))
@@ -200,7 +209,7 @@ class TreeNetwork:
         tree = self.trees[target]
         theirs = {id_from_bytes(value[start : start + ID_BYTES]) for start in range(0, len(value), ID_BYTES)}
         assert not tree.contributors & theirs, "two partials with a common contributor were about to be merged"
-        assert all(shared_prefix_bits(target, node) == level for node in theirs)
+        assert all(self.level_of(target, node) == level for node in theirs)
         if self.rng.random() < self.swap_failure:
             self._run(target, tree.merge_rejected(source))
             return

@@ -21,6 +21,7 @@ from protocols.aggregation.exchange import (
 )
 from protocols.aggregation.messages import NodeState
 from protocols.aggregation.partial import Extraction, ExtractionReport
+from protocols.aggregation.prefix import IdLevels
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.registry import function_named
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer, total
@@ -38,7 +39,7 @@ def own_of(node: NodeId, value: int = 1, padding_bytes: int = 0) -> Aggregate:
 
 def test_a_merge_holds_both_and_leaves_them_as_they_were() -> None:
     own, theirs = own_of(OWN, 5), own_of(SIBLING, 7)
-    merged = merge_received(OWN, 2, own, theirs.value)
+    merged = merge_received(IdLevels(OWN), 2, own, theirs.value)
     assert merged.partial.finish() == 12
     assert merged.partial.contributors == (OWN, SIBLING)
     assert merged.moved_bytes == len(own.encoded) + len(theirs.encoded)
@@ -58,11 +59,11 @@ def test_a_worker_is_believed_no_more_than_a_stranger() -> None:
 
 def test_a_common_contributor_is_never_merged() -> None:
     with pytest.raises(ProtocolError) as caught:
-        merge_received(OWN, 2, own_of(OWN), own_of(OWN).value)
+        merge_received(IdLevels(OWN), 2, own_of(OWN), own_of(OWN).value)
     assert caught.value.reason == "common_contributor"
-    pair = merge_received(OWN, 2, own_of(OWN), own_of(SIBLING).value)
+    pair = merge_received(IdLevels(OWN), 2, own_of(OWN), own_of(SIBLING).value)
     with pytest.raises(ProtocolError) as caught:
-        merge_received(OWN, 2, pair, own_of(SIBLING).value)
+        merge_received(IdLevels(OWN), 2, pair, own_of(SIBLING).value)
     assert caught.value.reason == "common_contributor"
 
 
@@ -70,7 +71,7 @@ def test_a_common_contributor_is_never_merged() -> None:
 def test_a_contributor_of_another_level_is_never_merged(forged: NodeId) -> None:
     """It would be counted again when its own level comes."""
     with pytest.raises(ProtocolError) as caught:
-        merge_received(OWN, 2, own_of(OWN), own_of(forged).value)
+        merge_received(IdLevels(OWN), 2, own_of(OWN), own_of(forged).value)
     assert caught.value.reason == "foreign_contributor"
 
 
@@ -82,28 +83,28 @@ def test_what_is_no_value(value: bytes) -> None:
 
 def test_what_others_claim_to_have_moved_spoils_no_value() -> None:
     most = MOVED_BYTES_MAX.to_bytes(8, "big") + own_of(SIBLING).encoded[8:]
-    merged = merge_received(OWN, 2, own_of(OWN), most)
+    merged = merge_received(IdLevels(OWN), 2, own_of(OWN), most)
     assert merged.moved_bytes == MOVED_BYTES_MAX
     assert decode_value(QUERY, merged.value)[1] == MOVED_BYTES_MAX
     with pytest.raises(ProtocolError, match="bytes moved"):
-        merge_received(OWN, 2, own_of(OWN), b"\xff" * 8 + own_of(SIBLING).encoded[8:])
+        merge_received(IdLevels(OWN), 2, own_of(OWN), b"\xff" * 8 + own_of(SIBLING).encoded[8:])
 
 
 def test_a_value_that_together_with_ours_is_too_large_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = own_of(SIBLING, 2**100)
     monkeypatch.setattr(partial, "PARTIAL_BYTES_MAX", len(theirs.encoded))
     with pytest.raises(ProtocolError) as caught:
-        merge_received(OWN, 2, own_of(OWN), theirs.value)
+        merge_received(IdLevels(OWN), 2, own_of(OWN), theirs.value)
     assert not is_givers_fault(caught.value)
     with pytest.raises(ProtocolError) as caught:
-        merge_received(OWN, 2, own_of(OWN), bytes(9))
+        merge_received(IdLevels(OWN), 2, own_of(OWN), bytes(9))
     assert is_givers_fault(caught.value)
 
 
 def test_padding_counts_as_moved() -> None:
     own, theirs = own_of(OWN, padding_bytes=1000), own_of(SIBLING, padding_bytes=1000)
     assert isinstance(theirs.value, SizedBlob)
-    merged = merge_received(OWN, 2, own, theirs.value)
+    merged = merge_received(IdLevels(OWN), 2, own, theirs.value)
     assert merged.moved_bytes == len(own.encoded) + len(theirs.encoded) + 2000
 
 

@@ -38,6 +38,7 @@ from protocols.aggregation.messages import (
 )
 from protocols.aggregation.partial import Extraction, ExtractionReport
 from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.prefix import IdLevels
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.registry import function_named
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
@@ -62,7 +63,7 @@ def data_of(*numbers: int) -> Aggregate:
     whole = parts[0]
     for number, part in zip(numbers[1:], parts[1:], strict=True):
         level = 8 - (numbers[0] ^ number).bit_length()
-        whole = merge_received(NodeId(numbers[0] << 120), level, whole, part.value)
+        whole = merge_received(IdLevels(NodeId(numbers[0] << 120)), level, whole, part.value)
     return whole
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from peerd.api import LeafSet
 from peerd.ids import ID_BITS, NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
-from protocols.aggregation.prefix import lies_within
+from protocols.aggregation.prefix import IdLevels, PlaceLevels, lies_within
 from protocols.aggregation.tree import (
     FIRST_INVITED,
     GIVEN_MAX,
@@ -26,11 +27,12 @@ from protocols.aggregation.tree import (
     SendAnswer,
     SendInvite,
     SendProposal,
+    TreeDone,
     TreePhase,
     TreeSettings,
     TreeTimer,
 )
-from tests.support.tree_network import TreeNetwork
+from tests.support.tree_network import RingView, TreeNetwork
 
 SIZES = st.integers(1, 24)
 
@@ -66,9 +68,9 @@ def test_without_faults_a_tree_ends_with_every_node(count: int, seed: int, known
         assert max(len(contributors) for contributors in network.results.values()) == count
 
 
-@given(count=st.integers(2, 24), seed=st.integers(0, 2**32))
-def test_a_tree_is_pruned_only_when_its_data_is_in_another(count: int, seed: int) -> None:
-    network = TreeNetwork(random_ids(count, seed), seed)
+@given(count=st.integers(2, 24), seed=st.integers(0, 2**32), placed=st.booleans())
+def test_a_tree_is_pruned_only_when_its_data_is_in_another(count: int, seed: int, placed: bool) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed, has_places=placed)
     network.run()
     held = frozenset().union(*network.results.values())
     for node_id, tree in network.trees.items():
@@ -76,19 +78,27 @@ def test_a_tree_is_pruned_only_when_its_data_is_in_another(count: int, seed: int
             assert node_id in held
 
 
-@given(count=st.integers(2, 20), seed=st.integers(0, 2**32), deaths=st.integers(1, 4), after=st.integers(0, 300))
+@given(
+    count=st.integers(2, 20),
+    seed=st.integers(0, 2**32),
+    deaths=st.integers(1, 4),
+    after=st.integers(0, 300),
+    placed=st.booleans(),
+)
 @settings(deadline=None)
-def test_crashes_never_stop_the_rest_nor_count_twice(count: int, seed: int, deaths: int, after: int) -> None:
-    network = TreeNetwork(random_ids(count, seed), seed)
+def test_crashes_never_stop_the_rest_nor_count_twice(
+    count: int, seed: int, deaths: int, after: int, placed: bool
+) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed, has_places=placed)
     run_with_deaths(network, deaths, after)
     assert network.results
 
 
-@given(count=st.integers(2, 20), seed=st.integers(0, 2**32))
+@given(count=st.integers(2, 20), seed=st.integers(0, 2**32), placed=st.booleans())
 @settings(deadline=None)
-def test_failing_swaps_never_count_twice(count: int, seed: int) -> None:
+def test_failing_swaps_never_count_twice(count: int, seed: int, placed: bool) -> None:
     """A third of the swaps fail, half of these on one side only (the two generals)."""
-    network = TreeNetwork(random_ids(count, seed), seed, swap_failure=0.33)
+    network = TreeNetwork(random_ids(count, seed), seed, swap_failure=0.33, has_places=placed)
     network.run()
     assert network.results
 
@@ -109,14 +119,43 @@ def test_small_values_ride_and_every_tree_ends_with_every_node(count: int, seed:
     after=st.integers(0, 300),
     riding=st.sampled_from([0.5, 1.0]),
     failure=st.sampled_from([0.0, 0.33]),
+    placed=st.booleans(),
 )
 @settings(deadline=None)
 def test_crashes_values_that_cannot_be_merged_and_larger_ones_among_those_that_ride(
-    count: int, seed: int, deaths: int, after: int, riding: float, failure: float
+    count: int, seed: int, deaths: int, after: int, riding: float, failure: float, placed: bool
 ) -> None:
-    network = TreeNetwork(random_ids(count, seed), seed, riding=riding, swap_failure=failure)
+    network = TreeNetwork(random_ids(count, seed), seed, riding=riding, swap_failure=failure, has_places=placed)
     run_with_deaths(network, deaths, after)
     assert network.results
+
+
+@given(count=st.integers(2, 33), seed=st.integers(0, 2**32), riding=st.sampled_from([0.0, 1.0]))
+def test_by_places_no_node_swaps_more_often_than_it_needs(count: int, seed: int, riding: float) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed, riding=riding, has_places=True)
+    network.run()
+    swaps = Counter(node for node, done in network.outcomes if done.outcome == "swapped")
+    assert max(swaps.values()) <= (count - 1).bit_length()
+    assert max(map(len, network.results.values())) == count
+
+
+def test_places_spread_nodes_evenly_in_the_order_of_their_ids() -> None:
+    ids = sorted(random_ids(12, 1))
+    levels = [[PlaceLevels(own, ids).level_of(other) for other in ids if other != own] for own in ids]
+    assert [sorted(Counter(found).items()) for found in levels] == [
+        [(0, 6), (1, 3), *rest] for rest in ([(2, 1), (3, 1)], [(2, 1), (3, 1)], [(2, 2)]) * 4
+    ]
+
+
+def test_a_node_without_a_place_swaps_with_nobody_and_its_data_is_left_over() -> None:
+    ids = random_ids(5, 1)
+    network = TreeNetwork(ids, 1, has_places=True)
+    outsider = BinomialTree(NodeId(7), RingView(NodeId(7), network, None), TreeSettings())
+    [done] = outsider.begin()
+    assert isinstance(done, TreeDone) and outsider.phase is TreePhase.PRUNED
+    peer = network.peers[ids[0]]
+    assert outsider.proposal_received(peer, 0) == (False, AnswerKind.ABSENT, [])
+    assert network.trees[ids[0]].proposal_received(PeerRef(NodeId(7), "127.0.0.1", 1), 0)[1] is AnswerKind.ABSENT
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -134,7 +173,8 @@ def test_the_example_of_six_nodes(seed: int) -> None:
 class Lonely:
     """One known node at level 0."""
 
-    def __init__(self, *peers: PeerRef, rtt_s: float = 0.0) -> None:
+    def __init__(self, *peers: PeerRef, rtt_s: float = 0.0, own: NodeId | None = None) -> None:
+        self.levels = IdLevels(LEFT if own is None else own)
         self.peers = peers
         self.round_trip_s = rtt_s
 
@@ -208,7 +248,10 @@ def test_a_node_that_skipped_a_level_does_not_say_no() -> None:
 
 
 def test_crossing_proposals_the_smaller_id_stands() -> None:
-    small, large = BinomialTree(LEFT, Lonely(PEER), TreeSettings()), BinomialTree(RIGHT, Lonely(), TreeSettings())
+    small, large = (
+        BinomialTree(LEFT, Lonely(PEER), TreeSettings()),
+        BinomialTree(RIGHT, Lonely(own=RIGHT), TreeSettings()),
+    )
     left = PeerRef(LEFT, "127.0.0.1", 1)
     small.begin()
     large.begin()
