@@ -21,6 +21,10 @@ class LevelState:
     """The knowledge about the current level; it is forgotten when the level ends."""
 
     level: int
+    counterpart: PeerRef | None = None
+    """The node that this one tries first, and that tries this one."""
+    is_pairing: bool = False
+    """Whether counterparts still have their time, so that nobody is invited."""
     invited: dict[NodeId, PeerRef] = field(default_factory=dict)
     """The nodes that were given our value with an invitation."""
     pauses: int = 0

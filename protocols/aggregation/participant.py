@@ -23,6 +23,20 @@ from peerd.ids import NodeId, format_id, id_to_bytes, with_shared_prefix
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
+from protocols.aggregation.effects import (
+    Arm,
+    Disarm,
+    Effect,
+    LevelDone,
+    MergeOffer,
+    OpenSwap,
+    RouteInvite,
+    SendAnswer,
+    SendInvite,
+    SendProposal,
+    TreeDone,
+    TreeTimer,
+)
 from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
     EXTRACTION_MODULES,
@@ -57,20 +71,8 @@ from protocols.aggregation.prefix import neighbourhood_of
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import enrolled_statement
 from protocols.aggregation.tree import (
-    Arm,
     BinomialTree,
-    Disarm,
-    Effect,
-    LevelDone,
-    MergeOffer,
-    OpenSwap,
-    RouteInvite,
-    SendAnswer,
-    SendInvite,
-    SendProposal,
-    TreeDone,
     TreePhase,
-    TreeTimer,
 )
 
 TELL_TIMEOUT_S: Final = 5.0
@@ -385,6 +387,7 @@ class Participant:
         if self.aggregate is None or not self.tree.accepts_swap(request.peer, level):
             return RefuseSwap("not_agreed")
         self._apply(self.tree.swap_accepted(request.peer))
+        self._look_ahead(level - 1)
         return self._swapping.accept(request.peer, level, self.aggregate.value)
 
     def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
@@ -471,6 +474,7 @@ class Participant:
                 if self.aggregate is None:
                     raise Bug("a swap before extraction")
                 self._swapping.begin(peer, level, self.aggregate.value)
+                self._look_ahead(level - 1)
             case Arm(timer, delay_s):
                 self.host.cancel_timer(timer.value, self.round_id)
                 self.host.set_timer(timer.value, delay_s, self.round_id)
@@ -482,6 +486,12 @@ class Participant:
                 self.idle_since = self.host.now()
                 if outcome == "result":
                     self._on_result(self)
+
+    def _look_ahead(self, level: int) -> None:
+        """Open the connection of the next swap, while this one is under way."""
+        peer = self.tree.begins_with(level)
+        if peer is not None:
+            self._swapping.expect(peer, level)
 
     # For `Swapping`
 

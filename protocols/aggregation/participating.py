@@ -13,6 +13,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
+from protocols.aggregation.effects import TreeTimer
 from protocols.aggregation.exchange import Aggregate, OwnData
 from protocols.aggregation.messages import (
     AnswerKind,
@@ -42,7 +43,6 @@ from protocols.aggregation.statements import (
     start_statement,
     stop_statement,
 )
-from protocols.aggregation.tree import TreeTimer
 
 ENDED_MAX: Final = 1024
 """Rounds that are over and remembered, so that late messages do not start them anew."""

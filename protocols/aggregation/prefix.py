@@ -30,9 +30,18 @@ class Levels(Protocol):
     def level_of(self, node: NodeId) -> int | None:
         """The length of the common prefix with this node, bits; ``None`` for one that it can never swap with."""
 
+    @property
+    def has_counterparts(self) -> bool:
+        """Whether each node knows whom it tries first, and who tries it."""
+
+    def counterpart(self, level: int) -> NodeId | None:
+        """The node that this one tries first at a level, and that one this one; there may be none."""
+
 
 class IdLevels:
     """By the ids themselves."""
+
+    has_counterparts = False
 
     def __init__(self, own: NodeId) -> None:
         self._own = own
@@ -40,9 +49,14 @@ class IdLevels:
     def level_of(self, node: NodeId) -> int | None:
         return shared_prefix_bits(self._own, node)
 
+    def counterpart(self, level: int) -> NodeId | None:
+        return None
+
 
 class PlaceLevels:
     """By the places of these nodes, which are all that take part. ``own`` has no level if it is none of them."""
+
+    has_counterparts = True
 
     def __init__(self, own: NodeId, nodes: Sequence[NodeId]) -> None:
         self._bits = max(1, (len(nodes) - 1).bit_length())
@@ -54,6 +68,17 @@ class PlaceLevels:
         if place is None or self._own is None:
             return None
         return self._bits - (self._own ^ place).bit_length()
+
+    def counterpart(self, level: int) -> NodeId | None:
+        """The one of the other side that comes as many nodes after the side's first one as this node on its own."""
+        if self._own is None or not 0 <= level < self._bits:
+            return None
+        width = self._bits - 1 - level
+        side = self._own >> width
+        ours = [place for place in self._places.values() if place >> width == side]
+        theirs = [node for node, place in self._places.items() if place >> width == side ^ 1]
+        rank = ours.index(self._own)
+        return theirs[rank] if rank < len(theirs) else None
 
 
 class Neighbourhood(Protocol):

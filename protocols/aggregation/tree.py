@@ -25,6 +25,20 @@ from peerd.errors import Bug
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.aggregation.effects import (
+    Arm,
+    Disarm,
+    Effect,
+    LevelDone,
+    MergeOffer,
+    OpenSwap,
+    RouteInvite,
+    SendAnswer,
+    SendInvite,
+    SendProposal,
+    TreeDone,
+    TreeTimer,
+)
 from protocols.aggregation.invitations import Invitations, LevelState, preference
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.prefix import Neighbourhood
@@ -47,6 +61,8 @@ HURRY_RTTS: Final = 2.0
 """So long, and so many round trips, invited nodes have for themselves; then as many more are invited, and all are asked
 whether they live. The pause doubles each time, up to `TreeSettings.invite_interval_s`."""
 DOUBLINGS_MAX: Final = 16
+PAIRING_RTTS: Final = 1.0
+"""So long, and at least `HURRY_S`, counterparts have to begin their swap; then the others are invited."""
 LEVEL_RTTS: Final = 4.0
 """A level lasts at least until an invited node has been asked again and has answered."""
 
@@ -62,90 +78,6 @@ class TreePhase(Enum):
     MERGING = "merging"
     FINISHED = "finished"
     PRUNED = "pruned"
-
-
-class TreeTimer(Enum):
-    """The tree's timers; arming one again replaces it."""
-
-    LEVEL = "level_due"
-    INVITE = "invite_due"
-    RESERVE = "reserve_due"
-
-
-class SendInvite(Frozen):
-    """Invite this node to swap at the level, and let our own value ride along if so."""
-
-    peer: PeerRef
-    level: int
-    with_value: bool = False
-
-
-class RouteInvite(Frozen):
-    """Invite a random id of L^level, through the overlay."""
-
-    level: int
-
-
-class SendAnswer(Frozen):
-    """Answer an invitation; with our side's value of that level if ``kind`` is VALUE."""
-
-    peer: PeerRef
-    level: int
-    kind: AnswerKind
-
-
-class SendProposal(Frozen):
-    """Ask this node to swap now; its reply goes to `BinomialTree.proposal_answered` (or `proposal_lost`)."""
-
-    peer: PeerRef
-    level: int
-
-
-class MergeOffer(Frozen):
-    """Merge the value that this node has let ride; then call `BinomialTree.merged` (or `merge_rejected`)."""
-
-    peer: PeerRef
-    level: int
-    value: bytes
-
-
-class OpenSwap(Frozen):
-    """Open the swap; its end goes to `BinomialTree.swap_done` or `BinomialTree.swap_failed`."""
-
-    peer: PeerRef
-    level: int
-
-
-class Arm(Frozen):
-    """(Re-)arm a timer."""
-
-    timer: TreeTimer
-    delay_s: float
-
-
-class Disarm(Frozen):
-    """Cancel a timer, if armed."""
-
-    timer: TreeTimer
-
-
-class LevelDone(Frozen):
-    """A level ended: "swapped", "empty" (nobody there), "timed_out" or "pruned"."""
-
-    level: int
-    outcome: str
-    peer: PeerRef | None
-
-
-class TreeDone(Frozen):
-    """The tree ended: "result" (it holds the aggregate of every level) or "pruned"."""
-
-    outcome: str
-
-
-Effect = (
-    SendInvite | RouteInvite | SendAnswer | MergeOffer | SendProposal | OpenSwap | Arm | Disarm | LevelDone | TreeDone
-)
 
 
 class TreeSettings(Frozen):
@@ -202,6 +134,13 @@ class BinomialTree:
     def patience_s(self, peer: PeerRef) -> float:
         """How long to wait for this partner to do what it agreed to."""
         return patience_s(self._settings.reserve_s, self._neighbourhood.rtt_s(peer))
+
+    def begins_with(self, level: int) -> PeerRef | None:
+        """The node to which this one proposes a swap as soon as it comes to a level, if there is one."""
+        counterpart = self._levels.counterpart(level)
+        if self.rides or counterpart is None or counterpart < self.own or counterpart in self._banned:
+            return None
+        return next((peer for peer in self._neighbourhood.members(level) if peer.id == counterpart), None)
 
     # Events
 
@@ -363,6 +302,7 @@ class BinomialTree:
             return []
         if timer is TreeTimer.INVITE:
             current.pauses += 1
+            current.is_pairing = False
             effects = self._next_invitations(current)
             return [*effects, self._arm_invite(current)]
         return self._conclude(current, "timed_out")
@@ -451,6 +391,8 @@ class BinomialTree:
         self._current = LevelState(level)
         if self.rides:
             self._rode_to = level
+        else:
+            self._pair_up(self._current)
         effects: list[Effect] = []
         for peer in self._invitations.take_riders(level):
             if self.rides:
@@ -458,6 +400,21 @@ class BinomialTree:
             else:
                 self._invitations.remember(peer, level)
         return [*effects, *self._wait()]
+
+    def _pair_up(self, current: LevelState) -> None:
+        """Where both know who tries whom first, one of the two proposes at once and nobody need be invited."""
+        current.is_pairing = self._levels.has_counterparts
+        counterpart = self._levels.counterpart(current.level)
+        known = {peer.id: peer for peer in self._candidates(current)}
+        if counterpart is not None and counterpart in known:
+            current.counterpart = known[counterpart]
+            if self.own < counterpart:
+                self._invitations.remember(current.counterpart, current.level)
+
+    def _is_pairing(self, current: LevelState) -> bool:
+        """Whether counterparts still have their time before others are invited. A node without one lets the others."""
+        counterpart = current.counterpart
+        return current.is_pairing and (counterpart is None or not self._is_excluded(current, counterpart.id))
 
     def _wait(self) -> list[Effect]:
         """(Back) to WAITING at the current level: both timers, invitations, and the first candidate if any."""
@@ -471,7 +428,7 @@ class BinomialTree:
         if effects := self._propose_if_waiting():
             return effects
         # The timers last: how long they run depends on whom this has invited.
-        effects = self._next_invitations(current)
+        effects = [] if self._is_pairing(current) else self._next_invitations(current)
         return [*effects, self._arm_level(), self._arm_invite(current)]
 
     def _propose_if_waiting(self) -> list[Effect]:
@@ -570,14 +527,17 @@ class BinomialTree:
 
     def _arm_invite(self, current: LevelState) -> Arm:
         pause_s = self._settings.invite_interval_s
-        if self.rides:
+        if self._is_pairing(current):
+            pause_s = max(HURRY_S, PAIRING_RTTS * self._rtt_s(current))
+        elif self.rides:
             first_s = max(HURRY_S, HURRY_RTTS * self._rtt_s(current))
             pause_s = min(first_s * 2 ** min(current.pauses, DOUBLINGS_MAX), max(first_s, pause_s))
         return Arm(TreeTimer.INVITE, pause_s)
 
     def _rtt_s(self, current: LevelState) -> float:
-        """The longest round trip to a node that was given our value with an invitation."""
-        return max(map(self._neighbourhood.rtt_s, current.invited.values()), default=0.0)
+        """The longest round trip to a node that was given our value with an invitation, or that may be paired now."""
+        tried = self._candidates(current) if self._is_pairing(current) else current.invited.values()
+        return max(map(self._neighbourhood.rtt_s, tried), default=0.0)
 
     def _stop_waiting(self) -> list[Effect]:
         return [Disarm(TreeTimer.LEVEL), Disarm(TreeTimer.INVITE)]

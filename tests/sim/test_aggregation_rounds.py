@@ -130,6 +130,20 @@ def test_where_all_nodes_are_known_none_swaps_more_often_than_it_needs() -> None
     assert Counter(line["node"] for line in swapped).most_common(1)[0][1] == 4
 
 
+@pytest.mark.parametrize("count", [4, 8, 16])
+def test_large_values_take_four_latencies_a_level_between_counterparts(count: int) -> None:
+    """Five where a connection was opened late, and some for the start and the first level."""
+    latency_s = 0.05
+    network = NetworkConfig(jitter=0.0, up_bytes_per_s=None, down_bytes_per_s=None)
+    simulation = aggregation_ring(
+        count, seed=1, padding_bytes=1 << 20, network=network, latency=ConstantLatency(latency_s), check_every=1
+    )
+    answer = Round(simulation, requester=1).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
+    assert answer.duration_s / latency_s <= 5 * math.log2(count) + 5
+
+
 @pytest.mark.parametrize("padding_bytes", [0, 1 << 20])
 def test_a_node_that_the_requester_did_not_know_of_is_in_the_answer(
     padding_bytes: int, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from peerd.sim.hostile.member import Party
 from peerd.sim.simulation import Simulation
 from peerd.wire.codec import decode
 from peerd.wire.frames import Frame
-from protocols.aggregation import spotcheck
+from protocols.aggregation import requesting, spotcheck
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.front import hostile
@@ -105,6 +105,13 @@ def asks(frame: Frame) -> bool:
     return decoded is not None and isinstance(decoded[0], Route) and decoded[0].type_id == ConfirmContribution.TYPE_ID
 
 
+@pytest.fixture
+def without_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requester names nobody, as in a larger ring: where it does, nobody takes invented ones."""
+    monkeypatch.setattr(requesting, "PLACED_MAX", 0)
+
+
+@pytest.mark.usefixtures("without_places")
 @pytest.mark.parametrize("count", [COVERED, LARGE])
 def test_a_result_with_many_invented_contributors_is_not_taken_and_its_givers_are_named(count: int) -> None:
     reasons: list[str] = []
@@ -120,6 +127,7 @@ def test_a_result_with_many_invented_contributors_is_not_taken_and_its_givers_ar
     assert any("did not say that they take part" in reason for reason in reasons)
 
 
+@pytest.mark.usefixtures("without_places")
 @pytest.mark.parametrize("seed", range(4))
 def test_no_answer_with_an_invented_contributor_is_called_complete(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostile, "INVENTED", 1)
@@ -130,6 +138,15 @@ def test_no_answer_with_an_invented_contributor_is_called_complete(seed: int, mo
         assert (false == 0) == (answer.confirmed == answer.sampled)
         assert not false or (answer.outcome == "partial" and "confirmed that they take part" in answer.warnings[0])
     assert any(invented(simulation, answer) for answer in found), "one in twelve may have died: the result is taken"
+
+
+def test_where_all_nodes_are_named_nobody_swaps_invented_contributors() -> None:
+    for seed in range(3):
+        simulation = calm_ring(COVERED, seed, liars=(2, 3))
+        for requester in (0, 1, 5):
+            answer = Round(simulation, requester=requester).answer()
+            assert invented(simulation, answer) == 0
+            assert {place.id for place in simulation.honest_nodes()} <= set(answer.contributor_ids)
 
 
 def test_contributors_that_die_make_an_answer_partial_and_their_data_stays() -> None:

@@ -12,11 +12,8 @@ from typing import Any
 
 from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
 from peerd.messages import PeerRef
-from protocols.aggregation.messages import AnswerKind
-from protocols.aggregation.prefix import IdLevels, Levels, PlaceLevels
-from protocols.aggregation.tree import (
+from protocols.aggregation.effects import (
     Arm,
-    BinomialTree,
     Disarm,
     Effect,
     LevelDone,
@@ -27,9 +24,14 @@ from protocols.aggregation.tree import (
     SendInvite,
     SendProposal,
     TreeDone,
+    TreeTimer,
+)
+from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.prefix import IdLevels, Levels, PlaceLevels
+from protocols.aggregation.tree import (
+    BinomialTree,
     TreePhase,
     TreeSettings,
-    TreeTimer,
 )
 
 EVENTS_MAX = 200_000

@@ -12,15 +12,8 @@ from hypothesis import given, settings, strategies as st
 from peerd.api import LeafSet
 from peerd.ids import ID_BITS, NodeId
 from peerd.messages import PeerRef
-from protocols.aggregation.messages import AnswerKind
-from protocols.aggregation.prefix import IdLevels, PlaceLevels, lies_within
-from protocols.aggregation.tree import (
-    FIRST_INVITED,
-    GIVEN_MAX,
-    HURRY_RTTS,
-    LEVEL_RTTS,
+from protocols.aggregation.effects import (
     Arm,
-    BinomialTree,
     Effect,
     LevelDone,
     MergeOffer,
@@ -28,9 +21,19 @@ from protocols.aggregation.tree import (
     SendInvite,
     SendProposal,
     TreeDone,
+    TreeTimer,
+)
+from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.prefix import IdLevels, PlaceLevels, lies_within
+from protocols.aggregation.tree import (
+    FIRST_INVITED,
+    GIVEN_MAX,
+    HURRY_RTTS,
+    HURRY_S,
+    LEVEL_RTTS,
+    BinomialTree,
     TreePhase,
     TreeSettings,
-    TreeTimer,
 )
 from tests.support.tree_network import RingView, TreeNetwork
 
@@ -144,6 +147,35 @@ def test_places_spread_nodes_evenly_in_the_order_of_their_ids() -> None:
     levels = [[PlaceLevels(own, ids).level_of(other) for other in ids if other != own] for own in ids]
     assert [sorted(Counter(found).items()) for found in levels] == [
         [(0, 6), (1, 3), *rest] for rest in ([(2, 1), (3, 1)], [(2, 1), (3, 1)], [(2, 2)]) * 4
+    ]
+
+
+def test_a_counterpart_differs_in_one_bit_of_the_place_and_has_this_node_for_its_own() -> None:
+    for count in (1, 2, 3, 12, 16, 17):
+        ids = random_ids(count, 1)
+        levels = {own: PlaceLevels(own, ids) for own in ids}
+        for own, each in levels.items():
+            pairs = {level: each.counterpart(level) for level in range(-1, 6)}
+            assert pairs[-1] is None
+            for level, other in pairs.items():
+                if other is not None:
+                    assert each.level_of(other) == level and levels[other].counterpart(level) == own
+            if count == 16:
+                assert None not in [pairs[level] for level in range(4)]
+
+
+def test_one_of_two_counterparts_proposes_at_once_and_nobody_is_invited_before_they_had_their_time() -> None:
+    ids = sorted(random_ids(4, 1))
+    network = TreeNetwork(ids, 1, has_places=True)
+    first, second = (network.trees[node] for node in ids[:2])
+    effects = first.begin()
+    assert SendProposal(network.peers[ids[1]], 1) in effects
+    assert not any(isinstance(each, SendInvite) for each in effects)
+    waiting = second.begin()
+    assert not any(isinstance(each, SendInvite | SendProposal) for each in waiting)
+    assert pause_s(waiting) == pytest.approx(HURRY_S)
+    assert [each.peer for each in second.timer_fired(TreeTimer.INVITE) if isinstance(each, SendInvite)] == [
+        network.peers[ids[0]]
     ]
 
 
