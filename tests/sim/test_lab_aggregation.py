@@ -43,6 +43,18 @@ def test_every_system_has_the_data_of_all_and_none_is_faster_than_its_links(syst
         assert 4 * TRANSFER_S < row["answer_s"] < 12 * TRANSFER_S and received <= 6
 
 
+@pytest.mark.parametrize("name", ["aggregation/latency", "aggregation/failures"])
+def test_rounds_over_small_values_are_measured(name: str) -> None:
+    """Once a function and a local variable had one name, so that each simulation failed and no test ran one."""
+    failing: dict[str, float | str] = {"failing": 0.1, "how": "killed", "span_s": 0.1}
+    variant = failing if name == "aggregation/failures" else {}
+    point = Point(name, NODES, "constant", duration_s=0.0, lookups=2, settle_s=10.0, seed=1, variant=variant)
+    row = run_point(point)
+    assert row["failure"] is None and row["doubled"] == row["wrong"] == 0
+    assert row["of_survivors"] == 1.0 and row["messages"] > 1 and row["kib_max"] >= row["kib"] > 0
+    assert row["dead"] == (2 if variant else 0)
+
+
 def test_the_same_point_is_the_same_row() -> None:
     rows = [run(large.SAN_FERMIN) for _ in range(2)]
     first, second = ({name: value for name, value in row.items() if name not in COST} for row in rows)

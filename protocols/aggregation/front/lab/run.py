@@ -153,16 +153,16 @@ def ask(simulation: Simulation, choice: RoundChoice, rng: Random) -> RoundResult
         simulation.after(rng.uniform(0.0, choice.span_s), partial(fail, place))
     simulation.run_until(lambda: bool(answers), limit_s=LIMIT_S, poll_s=POLL_S)
     alive = [place for place in nodes if place.is_live]
-    sent = [
+    costs = [
         tuple(now - then for now, then in zip(sent(place.node.traffic), before[place.index], strict=True))
         for place in alive
     ]
     inside = set(answers[0].contributor_ids)
     return RoundResult(
         answers[0],
-        fmean(messages for messages, _ in sent),
-        fmean(size for _, size in sent),
-        max(size for _, size in sent),
+        fmean(messages for messages, _ in costs),
+        fmean(size for _, size in costs),
+        max(size for _, size in costs),
         len(nodes) - len(alive),
         fmean(place.id in inside for place in alive),
     )
