@@ -37,11 +37,11 @@ def test_a_directory(tmp_path: Path) -> None:
     assert json.loads(gzip.decompress(file.read_bytes())) == RECORD
 
 
-def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
     sink = open_sink(to("stdout"), PEER, 1)
     sink.write(RECORD)
     sink.close()
-    assert json.loads(capsys.readouterr().out) == RECORD
+    assert json.loads(capfd.readouterr().out) == RECORD
 
 
 def test_a_collector() -> None:
