@@ -69,6 +69,10 @@ class PlaceLevels:
             return None
         return self._bits - (self._own ^ place).bit_length()
 
+    def count(self, level: int) -> int:
+        """How many nodes there are at a level."""
+        return sum(self.level_of(node) == level for node in self._places)
+
     def counterpart(self, level: int) -> NodeId | None:
         """The one of the other side that comes as many nodes after the side's first one as this node on its own."""
         if self._own is None or not 0 <= level < self._bits:
@@ -187,13 +191,13 @@ class PlacedNeighbourhood(HostNeighbourhood):
 
     def __init__(self, host: Host, nodes: Sequence[NodeId]) -> None:
         super().__init__(host)
-        self.levels = PlaceLevels(host.id, nodes)
+        self.levels: PlaceLevels = PlaceLevels(host.id, nodes)
 
     def members(self, level: int) -> tuple[PeerRef, ...]:
         return tuple(peer for peer in self._host.leaf_set().members() if self.levels.level_of(peer.id) == level)
 
     def is_exact(self, level: int) -> bool:
-        return True
+        return self._host.leaf_set().covers_ring or len(self.members(level)) == self.levels.count(level)
 
     def hints(self, inviter: NodeId, level: int, count: int) -> tuple[tuple[PeerRef, ...], bool]:
         """Nobody: no invitation is sent to a random id."""

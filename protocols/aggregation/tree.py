@@ -219,8 +219,7 @@ class BinomialTree:
         if self.level == level and (self.phase is TreePhase.WAITING or gives_way):
             self.phase, self.partner = TreePhase.RESERVED, peer
             return True, verdict, [*self._stop_waiting(), Arm(TreeTimer.RESERVE, self.patience_s(peer))]
-        if not is_crossing:
-            self._invitations.remember(peer, level)
+        self._invitations.remember(peer, level)  # also of two that cross: ours may have been refused before
         return False, verdict, []
 
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> list[Effect]:
@@ -300,12 +299,14 @@ class BinomialTree:
             return self._give_up_on(self.partner)
         if self.phase is not TreePhase.WAITING:
             return []
-        if timer is TreeTimer.INVITE:
-            current.pauses += 1
-            current.is_pairing = False
-            effects = self._next_invitations(current)
-            return [*effects, self._arm_invite(current)]
-        return self._conclude(current, "timed_out")
+        if timer is TreeTimer.LEVEL and not self._is_pairing(current):
+            return self._conclude(current, "timed_out")
+        # A level whose nodes are paired first is not over before they were invited, too.
+        is_late = timer is TreeTimer.LEVEL
+        current.pauses += 1
+        current.is_pairing = False
+        effects = self._next_invitations(current)
+        return [*effects, *([self._arm_level()] if is_late else []), self._arm_invite(current)]
 
     def neighbourhood_changed(self) -> list[Effect]:
         """Leaf set or routing table changed: perhaps the level is empty now, or has new members."""

@@ -1,9 +1,10 @@
-"""How far away a node takes another one for: measured, predicted, or the farthest that it knows."""
+"""What a node knows of the ring: who is at a level, and how far away another one is."""
 
 from __future__ import annotations
 
+from peerd.api import LeafSet
 from peerd.testing.host import FakeHost, peer
-from protocols.aggregation.prefix import RTT_S_MAX, HostNeighbourhood
+from protocols.aggregation.prefix import RTT_S_MAX, HostNeighbourhood, neighbourhood_of
 
 
 def test_an_unmeasured_partner_is_taken_for_as_far_as_the_farthest_neighbour() -> None:
@@ -20,3 +21,19 @@ def test_no_round_trip_is_believed_to_be_longer_than_the_limit() -> None:
     host = FakeHost(1)
     host.rtts = {peer(2).id: 1e9}
     assert HostNeighbourhood(host).rtt_s(peer(2)) == RTT_S_MAX
+
+
+class OfManyNodes(FakeHost):
+    """Its leaf set does not cover the ring, or not yet."""
+
+    def leaf_set(self) -> LeafSet:
+        return LeafSet(self.neighbours, (), True, covers_ring=False)
+
+
+def test_a_level_of_places_is_known_where_all_its_nodes_are_or_the_ring_is() -> None:
+    nodes = [peer(number).id for number in range(1, 5)]
+    for host, known in ((FakeHost(1), True), (OfManyNodes(1), False)):
+        host.neighbours = (peer(2), peer(3))
+        around = neighbourhood_of(host, nodes)
+        assert around.members(1) == (peer(2),) and around.is_exact(1)
+        assert around.members(0) == (peer(3),) and around.is_exact(0) is known

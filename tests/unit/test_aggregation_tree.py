@@ -179,6 +179,32 @@ def test_one_of_two_counterparts_proposes_at_once_and_nobody_is_invited_before_t
     ]
 
 
+def test_a_proposal_that_crosses_the_refusal_of_ours_is_answered_by_another_one() -> None:
+    """The counterpart was reading its data when ours came. (Both waited for their timers: count=6, seed=37.)"""
+    ids = sorted(random_ids(2, 1))
+    network = TreeNetwork(ids, 1, has_places=True)
+    small, large = (network.trees[node] for node in ids)
+    one, other = (network.peers[node] for node in ids)
+    assert SendProposal(other, 0) in small.begin()
+    accepted, refusal, _ = large.proposal_received(one, 0)
+    assert not accepted and refusal is AnswerKind.MAYBE_LATER
+    assert SendProposal(one, 0) in large.begin()
+    assert small.proposal_received(other, 0)[0] is False
+    assert SendProposal(other, 0) in small.proposal_answered(other, False, refusal)
+    assert large.proposal_answered(one, False, AnswerKind.MAYBE_LATER)
+    assert large.proposal_received(one, 0)[0] is True
+
+
+def test_a_level_whose_nodes_are_paired_first_is_not_over_before_others_were_invited() -> None:
+    ids = sorted(random_ids(2, 1))
+    network = TreeNetwork(ids, 1, has_places=True)
+    tree = network.trees[ids[1]]
+    tree.begin()
+    effects = tree.timer_fired(TreeTimer.LEVEL)
+    assert [type(each) for each in effects] == [SendInvite, Arm, Arm]
+    assert LevelDone(0, "timed_out", None) in tree.timer_fired(TreeTimer.LEVEL)
+
+
 def test_a_node_without_a_place_swaps_with_nobody_and_its_data_is_left_over() -> None:
     ids = random_ids(5, 1)
     network = TreeNetwork(ids, 1, has_places=True)
