@@ -137,10 +137,8 @@ class BinomialTree:
 
     def begins_with(self, level: int) -> PeerRef | None:
         """The node to which this one proposes a swap as soon as it comes to a level, if there is one."""
-        counterpart = self._levels.counterpart(level)
-        if self.rides or counterpart is None or counterpart < self.own or counterpart in self._banned:
-            return None
-        return next((peer for peer in self._neighbourhood.members(level) if peer.id == counterpart), None)
+        counterpart = None if self.rides else self._counterpart(level)
+        return counterpart if counterpart is not None and self.own < counterpart.id else None
 
     # Events
 
@@ -405,12 +403,15 @@ class BinomialTree:
     def _pair_up(self, current: LevelState) -> None:
         """Where both know who tries whom first, one of the two proposes at once and nobody need be invited."""
         current.is_pairing = self._levels.has_counterparts
-        counterpart = self._levels.counterpart(current.level)
-        known = {peer.id: peer for peer in self._candidates(current)}
-        if counterpart is not None and counterpart in known:
-            current.counterpart = known[counterpart]
-            if self.own < counterpart:
-                self._invitations.remember(current.counterpart, current.level)
+        current.counterpart = self._counterpart(current.level)
+        if (peer := self.begins_with(current.level)) is not None:
+            self._invitations.remember(peer, current.level)
+
+    def _counterpart(self, level: int) -> PeerRef | None:
+        wanted = self._levels.counterpart(level)
+        if wanted is None or wanted in self._banned:
+            return None
+        return next((peer for peer in self._neighbourhood.members(level) if peer.id == wanted), None)
 
     def _is_pairing(self, current: LevelState) -> bool:
         """Whether counterparts still have their time before others are invited. A node without one lets the others."""
@@ -504,8 +505,9 @@ class BinomialTree:
         if self.rides:
             fresh = fresh[: max(FIRST_INVITED, len(effects))]
         effects += self._invite(current, fresh)
-        # Behind random ids of the prefix there may be members that the leaf set does not reach to.
-        if not (self.rides and fresh) and not self._neighbourhood.is_exact(current.level):
+        # Behind random ids of the prefix there may be members that the leaf set does not reach to; not by places.
+        is_known = self._levels.has_counterparts or self._neighbourhood.is_exact(current.level)
+        if not (self.rides and fresh) and not is_known:
             effects += [RouteInvite(current.level)] * self._settings.random_invites
         return effects
 

@@ -150,7 +150,7 @@ def test_places_spread_nodes_evenly_in_the_order_of_their_ids() -> None:
     ]
 
 
-def test_a_counterpart_differs_in_one_bit_of_the_place_and_has_this_node_for_its_own() -> None:
+def test_a_counterpart_is_at_the_level_and_has_this_node_for_its_own() -> None:
     for count in (1, 2, 3, 12, 16, 17):
         ids = random_ids(count, 1)
         levels = {own: PlaceLevels(own, ids) for own in ids}
