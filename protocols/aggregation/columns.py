@@ -24,6 +24,7 @@ from enum import StrEnum
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any, Final, cast
+from zlib import crc32
 
 from protocols.aggregation.scalars import TEXT_BYTES_MAX, packed, unpacked
 
@@ -146,6 +147,11 @@ def read_keys(lengths: bytes, keys: bytes, count: int) -> list[str]:
         raise ValueError("a key is no UTF-8") from error
 
 
+def part_of(key: str, parts: int) -> int:
+    """In which of so many parts the group of a key is: the same on every node."""
+    return crc32(key.encode()) % parts
+
+
 # --- many columns as arrays -----------------------------------------------------------------------------------
 
 
@@ -226,6 +232,13 @@ class GroupColumns:
             for kind, mine, yours in pairs
         ]
         return GroupColumns(keys[order[starts]], columns)
+
+    def split(self, parts: int) -> list[GroupColumns]:
+        """The groups of each part, see `part_of`."""
+        numpy = _numpy()
+        hashes = numpy.fromiter(map(crc32, self.keys.tolist()), dtype=numpy.int64, count=len(self))
+        masks = [hashes % parts == part for part in range(parts)]
+        return [GroupColumns(self.keys[mask], [column[mask] for column in self.columns]) for mask in masks]
 
     def ranked(self, kinds: Sequence[ArrayKind], count: int | None) -> tuple[list[str], list[list[object]]]:
         """The first ``count`` groups (default all) by rank and then key: their keys, and their columns."""

@@ -141,6 +141,12 @@ class AggregationConfig(PluginConfig):
     swap_deadline: RoundTime = setting(
         "2m", "Longest single swap of a round; a stalled one ends earlier, by swap.stall_timeout.", reloads=True
     )
+    pieces_from: Size = setting(
+        "1MiB",
+        "From this size on this node's value of groups goes in pieces in rings of 4 to 17 nodes, where each sends one "
+        "value for log2 of their number; smaller ones where others wait for that already. High on all nodes: never.",
+        reloads=True,
+    )
     census_max: Annotated[int, Field(ge=0)] = setting(
         4096,
         "Up to this estimated ring size every node tells the requester that it takes part, so that the answer can "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from peerd.frozen import Frozen
 from peerd.messages import PeerRef
@@ -15,6 +16,10 @@ class TreeTimer(Enum):
     LEVEL = "level_due"
     INVITE = "invite_due"
     RESERVE = "reserve_due"
+
+
+PIECES_TIMER: Final = "pieces_due"
+"""The timer of an exchange in pieces, which precedes the tree."""
 
 
 class SendInvite(Frozen):

@@ -43,6 +43,18 @@ class LevelFinished(Event):
     duration_s: float
 
 
+class PiecesFinished(Event):
+    """This node's part in an exchange in pieces ended: ``outcome`` is merged, at the requester joined, or why all nodes
+    go on with whole values."""
+
+    KIND = "aggregation.pieces_finished"
+    round: str
+    outcome: Text
+    nodes: int
+    value_bytes: int
+    duration_s: float
+
+
 class RoundLeft(Event):
     """This node's part in a round ended; ``outcome`` is stopped, expired, refused, or idle: it made room."""
 
@@ -85,6 +97,7 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     RoundLeft,
     RoundFinished,
     ResultRejected,
+    PiecesFinished,
 )
 
 

@@ -26,6 +26,8 @@ from protocols.aggregation.query import Query
 SWAP: Final = b"S"
 RESULT: Final = b"R"
 OWN: Final = b"O"
+PIECE: Final = b"P"
+MERGED: Final = b"M"
 _MOVED_BYTES: Final = 8
 MOVED_BYTES_MAX: Final = 2**63 - 1
 """Largest count of moved bytes. A sum stops there: what one member claims must not spoil the values of others."""
@@ -111,6 +113,16 @@ def own_tag(round_id: bytes) -> bytes:
     return OWN + round_id
 
 
+def piece_tag(round_id: bytes) -> bytes:
+    """Names the exchange of two nodes' pieces of a round."""
+    return PIECE + round_id
+
+
+def merged_tag(round_id: bytes) -> bytes:
+    """Names the piece of all values that a node has merged, for a fetch."""
+    return MERGED + round_id
+
+
 def extract_own(extractor: Extractor, query: Query, own: NodeId) -> bytes:
     """Extract this node's own contribution, as an encoded partial. Runs in a worker process."""
     extraction = extractor(query, own)
@@ -153,7 +165,7 @@ def is_givers_fault(error: ProtocolError) -> bool:
     return error.reason != OVERFLOW
 
 
-def decode_value(query: Query, value: Value) -> tuple[Partial, int]:
+def decode_value(query: Query, value: Value, *, is_part: bool = False) -> tuple[Partial, int]:
     """The partial of a received value, and the bytes moved to build it. Raises `ProtocolError`."""
     data = memoryview(value.payload if isinstance(value, SizedBlob) else value)
     if len(data) < _MOVED_BYTES:
@@ -161,7 +173,7 @@ def decode_value(query: Query, value: Value) -> tuple[Partial, int]:
     moved_bytes = int.from_bytes(data[:_MOVED_BYTES], "big")
     if moved_bytes > MOVED_BYTES_MAX:
         raise ProtocolError("malformed", f"more than {MOVED_BYTES_MAX} bytes moved")
-    return Partial.decode(data[_MOVED_BYTES:], query), moved_bytes
+    return Partial.decode(data[_MOVED_BYTES:], query, is_part=is_part), moved_bytes
 
 
 def decode_own(query: Query, giver: NodeId, value: Value) -> Partial:
@@ -170,6 +182,65 @@ def decode_own(query: Query, giver: NodeId, value: Value) -> Partial:
     if partial.contributors != (giver,):
         raise ProtocolError("foreign_contributor", "it is not the giver's own data")
     return partial
+
+
+class PieceRejected(ProtocolError):
+    """A piece that no correct node gives."""
+
+    def __init__(self, giver: NodeId, error: ProtocolError) -> None:
+        super().__init__(error.reason, error.detail)
+        self.giver = giver
+
+
+def split_own(own: Aggregate, count: int) -> list[Value]:
+    """A node's own value in so many pieces."""
+    padding_bytes = own.padding_bytes // count
+    return [_seal(part, 0, padding_bytes).value for part in own.partial.split(count)]
+
+
+def merge_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Aggregate:
+    """The pieces that these nodes have given, each of its own value, in one; ``own`` is where they have come to.
+
+    Raises `PieceRejected` for one that is malformed, or holds the data of others than its giver.
+    """
+    parts = [_piece(query, giver, (giver,), value) for giver, value in pieces.items()]
+    padding_bytes = max(_padding_of(value) for value in pieces.values())
+    return _seal(merge_all([part for part, _ in parts]), _size_bytes(own, pieces), padding_bytes)
+
+
+def join_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Aggregate:
+    """The value of all nodes from the pieces that these have merged; ``own`` is where they have come to.
+
+    Raises `PieceRejected` for one that is malformed, or holds the data of others than all of them; `ProtocolError` when
+    they do not fit together, whoever is to blame, or pass a bound together.
+    """
+    nodes = tuple(sorted(pieces))
+    parts = [_piece(query, giver, nodes, value) for giver, value in pieces.items()]
+    moved_bytes = sum(moved for _, moved in parts) + _size_bytes(own, pieces)
+    padding_bytes = sum(map(_padding_of, pieces.values()))
+    try:
+        joined = Partial.join([part for part, _ in parts])
+        return _seal(joined, min(moved_bytes, MOVED_BYTES_MAX), padding_bytes)
+    except Unavailable as error:
+        raise ProtocolError(OVERFLOW, str(error)) from error
+
+
+def _piece(query: Query, giver: NodeId, contributors: tuple[NodeId, ...], value: Value) -> tuple[Partial, int]:
+    try:
+        partial, moved_bytes = decode_value(query, value, is_part=True)
+        if partial.contributors != contributors:
+            raise ProtocolError("foreign_contributor", "a piece is not of the nodes that it should be of")
+    except ProtocolError as error:
+        raise PieceRejected(giver, error) from error
+    return partial, moved_bytes
+
+
+def _size_bytes(own: NodeId, pieces: Mapping[NodeId, Value]) -> int:
+    return sum(value_size_bytes(value) for giver, value in pieces.items() if giver != own)
+
+
+def _padding_of(value: Value) -> int:
+    return value.padding_bytes if isinstance(value, SizedBlob) else 0
 
 
 def merge_all(partials: Sequence[Partial]) -> Partial:

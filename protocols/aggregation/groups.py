@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from peerd.frozen import Frozen
-from protocols.aggregation.columns import GroupColumns
+from protocols.aggregation.columns import ARRAYS_MIN, GroupColumns, part_of
 from protocols.aggregation.numbers import add_counts
 
 if TYPE_CHECKING:
@@ -133,6 +133,19 @@ class Grouped(Generic[S]):
             return None
         left, right = a.as_columns(self.function), b.as_columns(self.function)
         return None if left is None or right is None else left.merge(kinds, right)
+
+    def split(self, value: GroupStates[S], parts: int) -> list[GroupStates[S]]:
+        """The groups of each part by their keys, the same on every node. What was folded goes with the first part."""
+        empty = Remainder(0, self.function.zero)
+        folded = [value.remainder, *[empty] * (parts - 1)]
+        if value.columns is not None:
+            columns = value.columns.split(parts)
+            made = [GroupStates.of(self.function, *each) for each in zip(columns, folded, strict=True)]
+            return [each if len(each) >= ARRAYS_MIN else GroupStates(each.groups, each.remainder) for each in made]
+        groups: list[dict[str, S]] = [{} for _ in range(parts)]
+        for key, state in value.groups.items():
+            groups[part_of(key, parts)][key] = state
+        return [GroupStates(*each) for each in zip(groups, folded, strict=True)]
 
     def fold(self, value: GroupStates[S]) -> GroupStates[S]:
         """At most ``groups_max`` groups: those of the smallest rank go, of equal ones the last in key order."""

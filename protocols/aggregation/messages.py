@@ -49,6 +49,17 @@ class AnswerKind(IntEnum):
     """The aggregate of my side of the level is in ``value``. Take it, whatever I have from you."""
 
 
+class PieceStage(IntEnum):
+    """How far a node is whose value is exchanged in pieces (`protocols.aggregation.pieces`)."""
+
+    READY = 0
+    """Its value is there, in pieces."""
+    MERGED = 1
+    """It has merged its piece of all values; to the requester."""
+    WHOLE = 2
+    """It swaps whole values, as all others will have to."""
+
+
 class NodeState(IntEnum):
     """A node's own account of its part in a round, from which the reasons for missing data are told."""
 
@@ -260,6 +271,14 @@ class ShownEnrolment(Message):
     shown: Participation
 
 
+@message(0x010F, bytes_max=128)
+class PieceTold(Message):
+    """How far the sender is with the exchange in pieces; ``stage`` is a `PieceStage`."""
+
+    round_id: RoundId
+    stage: U8
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     StartRound,
     Enrolled,
@@ -276,6 +295,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     ConfirmContribution,
     FindEnrolment,
     ShownEnrolment,
+    PieceTold,
 )
 
 

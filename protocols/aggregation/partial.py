@@ -15,7 +15,8 @@ Encoding: one flat stream of msgpack scalars (`protocols.aggregation.scalars`):
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -148,13 +149,46 @@ class Partial:
             raise Unavailable(f"the value takes {len(data)} bytes, more than {PARTIAL_BYTES_MAX}; lower groups_max")
         return data
 
+    def split(self, parts: int) -> list[Partial]:
+        """The value in so many parts, of which each has the whole report: groups by their keys, so that parts of the
+        same number can be merged, wherever they come from. All else is in the first part."""
+        monoid = self.query.monoid
+        if isinstance(monoid, Grouped):
+            values = monoid.split(self.value, parts)
+        else:
+            values = [self.value, *[monoid.zero] * (parts - 1)]
+        return [replace(self, value=value) for value in values]
+
     @staticmethod
-    def decode(data: bytes | bytearray | memoryview, query: Query) -> Partial:
-        """Inverse of `encode`, for a partial of ``query``. Raises `ProtocolError` for anything else."""
+    def join(parts: Sequence[Partial]) -> Partial:
+        """Inverse of `split`. Raises `ProtocolError` unless all parts tell of the same nodes and of what these read,
+        and together hold what so many records can have."""
+        first = parts[0]
+        if any(
+            (each.contributors, each.shares, each.report) != (first.contributors, first.shares, first.report)
+            for each in parts
+        ):
+            raise ProtocolError("parts_differ", "the parts of a value tell of different nodes, or of other records")
+        monoid, values = first.query.monoid, [each.value for each in parts]
+        while len(values) > 1:  # two by two: one after another would go through the first ones again and again
+            values[:] = [reduce(monoid.merge, values[at : at + 2]) for at in range(0, len(values), 2)]
+        [value] = values
+        try:
+            _check_total(first.query, value, first.report)
+        except ValueError as error:
+            raise ProtocolError("aggregation_partial", str(error)) from error
+        return replace(first, value=value)
+
+    @staticmethod
+    def decode(data: bytes | bytearray | memoryview, query: Query, *, is_part: bool = False) -> Partial:
+        """Inverse of `encode`, for a partial of ``query``, or for one of the parts of one: see `split`.
+
+        Raises `ProtocolError` for anything else.
+        """
         if len(data) > PARTIAL_BYTES_MAX:
             raise ProtocolError("aggregation_partial", f"{len(data)} bytes, more than {PARTIAL_BYTES_MAX}")
         try:
-            return _decode(ScalarReader(data), query)
+            return _decode(ScalarReader(data), query, is_part)
         except (ValueError, msgpack.exceptions.UnpackException) as error:
             detail = str(error) if type(error) is ValueError else f"not msgpack: {type(error).__name__}"
             raise ProtocolError("aggregation_partial", detail) from error
@@ -205,7 +239,7 @@ def _expanding_bytes(function: Function[Any], columns: Sequence[bytes]) -> int:
     return sum(len(column) for column, expands in zip(columns, function.expanding(), strict=True) if expands)
 
 
-def _decode(reader: ScalarReader, query: Query) -> Partial:
+def _decode(reader: ScalarReader, query: Query, is_part: bool) -> Partial:
     version, head = reader.take(2)
     if type(version) is not int or version != WIRE_VERSION:
         raise ValueError(f"expected version {WIRE_VERSION}")
@@ -221,12 +255,11 @@ def _decode(reader: ScalarReader, query: Query) -> Partial:
     function = query.function
     if not query.by:
         value: State = function.from_scalars(reader.take(function.columns))
-        total = value
     else:
         value = _groups(reader, function, query.groups_max)
-        total = Grouped(function, query.groups_max).total(value)
     reader.end()
-    _check_total(function, total, report)
+    if not is_part:
+        _check_total(query, value, report)
     if (sum(files for files, _ in shares), sum(records for _, records in shares)) != (
         report.files_read,
         report.records,
@@ -235,9 +268,11 @@ def _decode(reader: ScalarReader, query: Query) -> Partial:
     return Partial(query, value, contributors, report, shares)
 
 
-def _check_total(function: Function[Any], total: State, report: ExtractionReport) -> None:
+def _check_total(query: Query, value: State, report: ExtractionReport) -> None:
     """The value and the report tell of the same records; nothing that a true node sends fails here."""
-    if not function.may_hold(total, report.records_selected):
+    monoid = query.monoid
+    total = monoid.total(value) if isinstance(monoid, Grouped) else value
+    if not query.function.may_hold(total, report.records_selected):
         raise ValueError(f"a value that {report.records_selected} records cannot have")
     if report.records_selected + report.records_rejected > report.records:
         raise ValueError("more records selected and rejected than read")

@@ -19,9 +19,8 @@ from peerd.api import (
     value_size_bytes,
 )
 from peerd.errors import Bug, ProtocolError, Unavailable
-from peerd.ids import NodeId, format_id, id_to_bytes, with_shared_prefix
+from peerd.ids import format_id, id_to_bytes, with_shared_prefix
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.effects import (
     Arm,
@@ -37,6 +36,7 @@ from protocols.aggregation.effects import (
     TreeDone,
     TreeTimer,
 )
+from protocols.aggregation.enrolments import Participations, enrolment
 from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
     EXTRACTION_MODULES,
@@ -51,7 +51,6 @@ from protocols.aggregation.exchange import (
 from protocols.aggregation.messages import (
     HINTS_MAX,
     RIDING_BYTES_MAX,
-    SHOWN_MAX,
     AnswerKind,
     Enrolled,
     Invite,
@@ -59,11 +58,11 @@ from protocols.aggregation.messages import (
     NodeState,
     Noted,
     Participation,
+    PieceTold,
     Propose,
     ProposeAnswer,
     ResultReady,
     RoundStatus,
-    ShownEnrolment,
     StartRound,
 )
 from protocols.aggregation.partial import PARTIAL_BYTES_MAX
@@ -80,10 +79,6 @@ TELL_TRIES_MAX: Final = 4
 """So often a node tells a silent requester that it takes part, and then leaves; as often that its result is ready."""
 TELL_PAUSE_S: Final = 1.0
 """Between a try that was not answered and the next one; through the overlay twice as long after each try."""
-GIVERS_MAX: Final = 64
-"""Nodes in a round from which a node keeps what shows that those take part whose data they have given."""
-SHOWS_MAX: Final = 256
-"""Questions about these that a node looks at in a round: somebody may show one again and again."""
 ENROL_TIMER: Final = "enrol_due"
 OFFER_TIMER: Final = "offer_due"
 OFFERS_AT_ONCE: Final = 8
@@ -96,16 +91,6 @@ _STATES = {
     TreePhase.FINISHED: NodeState.FINISHED,
     TreePhase.PRUNED: NodeState.PRUNED,
 }
-
-
-def enrolment(host: Host, round_id: bytes, reason: str, *, is_signed: bool) -> Enrolled:
-    """Return what to tell the requester: this node takes part, or does not for this reason."""
-    absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
-    proof = b""
-    if is_signed:
-        named = ((each.peer, each.age_ms) for each in absent)
-        proof = host.sign(enrolled_statement(round_id, host.peer, reason, named))
-    return Enrolled(round_id, reason, absent, proof)
 
 
 class Participant:
@@ -143,19 +128,20 @@ class Participant:
         self._on_result = on_result
         self._on_refused = on_refused
         self._is_enrolled = not start.census
-        self._shown: dict[NodeId, tuple[Participation, ...]] = {}
-        """By giver: what shows that the few nodes take part whose data it gave at first; by this node, its own."""
-        self._shows = 0
+        self.shown = Participations(host, self.round_id)
         self._sides: dict[int, Aggregate] = {}
         """The aggregate before it was merged with another at a level, where it is small enough to be given away."""
         self._enrol_tries = 0
         self._confirmations = 0
         self._offer_tries = 0
         self._extraction: WorkHandle | None = None
-        from protocols.aggregation.swapping import Swapping  # with the first round
+        from protocols.aggregation.splitting import Splitting  # with the first round
+        from protocols.aggregation.swapping import Swapping
 
         around, deadline_s = self.neighbourhood, lambda: self.config.swap_deadline
         self._swapping = Swapping(host, self.round_id, self, deadline_s, self.tree.patience_s, around.rtt_s)
+        self.splitting = Splitting.of_round(host, start, query, self, self._swapping)
+        """The exchange in pieces, unless it is known not to come."""
         self._level_started_at = host.now()
         self._received_bytes = 0
         host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=query_text(query)))
@@ -224,11 +210,49 @@ class Participant:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin to swap, as soon as the data is here and may go to others."""
-        if self.aggregate is not None and (self._is_enrolled or self._rides()):
+        """Begin to swap, as soon as the data is here and may go to others: in pieces where that takes less time."""
+        aggregate, splitting = self.aggregate, self.splitting
+        if aggregate is None or not (self._is_enrolled or self._rides()):
+            return
+        is_large = value_size_bytes(aggregate.value) >= self.config.pieces_from
+        if splitting is not None and self._is_enrolled and splitting.is_to_begin(is_large):
             self.idle_since = None
-            self._level_started_at = self.host.now()
-            self._apply(self.tree.begin(self._rides()))
+            splitting.begin(aggregate, self.expires_at - self.host.now())
+        else:
+            self._begin_tree()
+
+    def _begin_tree(self) -> None:
+        if self.splitting is not None:
+            self.splitting.leave()
+        self.idle_since = None
+        self._level_started_at = self.host.now()
+        self._apply(self.tree.begin(self._rides()))
+
+    # Pieces
+
+    def piece_told(self, told: PieceTold, source: PeerRef) -> None:
+        """Another node says how far it is with the pieces."""
+        if self.splitting is not None:
+            self.splitting.told(source, told)
+
+    def pieces_held(self) -> None:
+        """This node has done its part, and waits for the round's end."""
+        self.idle_since = self.host.now()
+
+    def pieces_joined(self, aggregate: Aggregate) -> None:
+        """At the requester: the value of all nodes."""
+        self.aggregate = aggregate
+        self._apply(self.tree.complete(frozenset(aggregate.partial.contributors)))
+
+    def goes_whole(self) -> None:
+        """Nothing has come of the pieces: go on with whole values, as soon as the data is here."""
+        if not self.is_over and self.aggregate is not None and self.tree.phase is TreePhase.IDLE:
+            self._begin_tree()
+
+    def _go_whole(self) -> None:
+        """Somebody swaps whole values: then all have to."""
+        if self.splitting is not None:
+            self.splitting.go_whole()
 
     # Result
 
@@ -323,43 +347,19 @@ class Participant:
         """Our side's value of a level, and what shows that its contributors take part, while they are few."""
         side = self._side(level)
         contributors = side.partial.contributors
-        if len(contributors) > SHOWN_MAX or not self.start.census:
+        if not self.start.census:
             return side.encoded, ()
-        own = self.host.peer
-        if own.id not in self._shown:
-            proof = self.host.sign(enrolled_statement(self.round_id, own, ""))
-            self._shown[own.id] = (Participation(own, proof),)
-        found = map(self._participation, contributors)
-        return side.encoded, tuple(each for each in found if each is not None)
-
-    def _keep_shown(self, giver: PeerRef, participations: tuple[Participation, ...]) -> None:
-        """Keep what shows that nodes take part whose data we are given."""
-        if participations and (giver.id in self._shown or len(self._shown) < GIVERS_MAX):
-            self._shown[giver.id] = participations
-
-    def _participation(self, node: NodeId) -> Participation | None:
-        """What shows that a node takes part, rather by its own word than by another's."""
-        givers = (self._shown.get(node, ()), *self._shown.values())
-        return next((each for shown in givers for each in shown if each.peer.id == node), None)
-
-    def shown(self, node: NodeId) -> ShownEnrolment | None:
-        """What a node has shown when its own data was given to us."""
-        found = self._participation(node)
-        return None if found is None else ShownEnrolment(self.round_id, found)
-
-    def may_show(self) -> bool:
-        """Whether to look at one more question about an enrolment."""
-        self._shows += 1
-        return self._shows <= SHOWS_MAX
+        return side.encoded, self.shown.of(contributors)
 
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
         """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
-        self._keep_shown(source, invite.shown)
+        self.shown.keep(source, invite.shown)
         if self.neighbourhood.levels.level_of(source.id) != invite.level:
             members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
             hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
             self.host.send(source, hint)
         else:
+            self._go_whole()
             self._apply(self.tree.invite_received(source, invite.level, invite.rides, invite.value))
             level = self.tree.level
             if not invite.rides and level is not None and level > invite.level:
@@ -371,13 +371,15 @@ class Participant:
             kind = AnswerKind(answer.kind)
         except ValueError:
             return  # of a newer version: as good as no answer
-        self._keep_shown(source, answer.shown)
+        self.shown.keep(source, answer.shown)
         self._apply(
             self.tree.answer_received(source, answer.level, kind, answer.members, answer.is_exact, answer.value)
         )
 
     def proposal_received(self, proposal: Propose, source: PeerRef) -> ProposeAnswer:
         """Decide at once whether to swap with the proposer."""
+        if self.neighbourhood.levels.level_of(source.id) == proposal.level:
+            self._go_whole()
         accepted, kind, effects = self.tree.proposal_received(source, proposal.level)
         self._apply(effects)
         return ProposeAnswer(self.round_id, accepted, kind)
@@ -409,6 +411,8 @@ class Participant:
 
     def status(self) -> RoundStatus:
         """Return what to tell a requester that misses our data."""
+        if self.splitting is not None and self.splitting.is_under_way:
+            return RoundStatus(self.round_id, NodeState.RUNNING, 0, "pieces")
         level = 0 if self.tree.level is None else self.tree.level
         state = _STATES.get(self.tree.phase, NodeState.RUNNING)
         return RoundStatus(self.round_id, state, level, f"level {level}" if state is NodeState.RUNNING else "")
@@ -421,6 +425,8 @@ class Participant:
 
     def neighbourhood_changed(self) -> None:
         """Take note of a changed leaf set."""
+        if self.splitting is not None:
+            self.splitting.neighbours_changed()
         self._apply(self.tree.neighbourhood_changed())
 
     def leave(self, outcome: str) -> None:
@@ -433,6 +439,8 @@ class Participant:
         for timer in (ENROL_TIMER, OFFER_TIMER, *(timer.value for timer in TreeTimer)):
             self.host.cancel_timer(timer, self.round_id)
         self._swapping.cancel()
+        if self.splitting is not None:
+            self.splitting.leave()
         contributors = 0 if self.aggregate is None else len(self.aggregate.partial.contributors)
         duration_s = self.host.now() - self.started_at
         self.host.emit(
@@ -442,6 +450,8 @@ class Participant:
     def validate(self) -> None:
         """Assert that tree and value agree on whose data is held."""
         self.tree.validate()
+        if self.splitting is not None:
+            self.splitting.pieces.validate()
         if self.aggregate is not None and self.tree.phase is not TreePhase.MERGING:
             assert frozenset(self.aggregate.partial.contributors) == self.tree.contributors
 

@@ -13,7 +13,8 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
-from protocols.aggregation.effects import TreeTimer
+from protocols.aggregation.effects import PIECES_TIMER, TreeTimer
+from protocols.aggregation.enrolments import enrolment
 from protocols.aggregation.exchange import Aggregate, OwnData
 from protocols.aggregation.messages import (
     AnswerKind,
@@ -24,6 +25,7 @@ from protocols.aggregation.messages import (
     InviteAnswer,
     NodeState,
     Noted,
+    PieceTold,
     Propose,
     ProposeAnswer,
     RoundStatus,
@@ -32,7 +34,7 @@ from protocols.aggregation.messages import (
     WhyMissing,
     reason_text,
 )
-from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Participant, enrolment
+from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Participant
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import (
@@ -50,7 +52,7 @@ ASKS_MAX: Final = 64
 ASKS_PER_PEER_MAX: Final = 8
 """Unknown rounds that one inviter is asked about at a time."""
 EARLY_MAX: Final = 32
-"""First invitations to unknown rounds that are kept, with the values that ride along, until the start comes."""
+"""First messages of unknown rounds that are kept, with the values that ride along, until the start comes."""
 IDLE_S: Final = 10.0
 """A round that has waited so long for nothing but its requester may be forgotten for a new one."""
 ASK_TIMEOUT_S: Final = 5.0
@@ -77,8 +79,8 @@ class Participating(Part):
         """Rounds that are over here, and why this node did not take part, if it declined."""
         self._asking: dict[bytes, NodeId] = {}
         """Rounds that somebody was invited to before the start had come, and who is being asked what they are."""
-        self._early: OrderedDict[tuple[bytes, NodeId], tuple[Invite, PeerRef]] = OrderedDict()
-        """Invitations that have overtaken the start. Who gets no answer invites again, and is asked then."""
+        self._early: OrderedDict[tuple[bytes, NodeId], tuple[Invite | PieceTold, PeerRef]] = OrderedDict()
+        """What has overtaken the start. Who gets no answer to an invitation invites again, and is asked then."""
 
     @property
     def ended_count(self) -> int:
@@ -95,7 +97,11 @@ class Participating(Part):
         self._asking.pop(start.round_id, None)
         self._take_part(start)
         for key in [key for key in self._early if key[0] == start.round_id]:
-            self.on_invite(*self._early.pop(key))
+            message, source = self._early.pop(key)
+            if isinstance(message, Invite):
+                self.on_invite(message, source)
+            else:
+                self.on_piece_told(message, source)
 
     def _take_part(self, start: StartRound) -> None:
         if start.round_id in self.participants or start.round_id in self._ended:
@@ -206,11 +212,14 @@ class Participating(Part):
         elif invite.round_id in self._ended:
             self._host.send(source, InviteAnswer(invite.round_id, invite.level, AnswerKind.ABSENT))
         elif invite.value and (invite.round_id, source.id) not in self._early:
-            self._early[invite.round_id, source.id] = invite, source
-            if len(self._early) > EARLY_MAX:
-                self._early.popitem(last=False)
+            self._keep_early(invite, source)
         else:
             self._ask_start(invite.round_id, source)
+
+    def _keep_early(self, message: Invite | PieceTold, source: PeerRef) -> None:
+        self._early[message.round_id, source.id] = message, source
+        if len(self._early) > EARLY_MAX:
+            self._early.popitem(last=False)
 
     def _ask_start(self, round_id: bytes, source: PeerRef) -> None:
         """The broadcast did not reach us (yet): ask the inviter what the round is."""
@@ -258,6 +267,15 @@ class Participating(Part):
             return ProposeAnswer(proposal.round_id, False, AnswerKind.ABSENT)
         return participant.proposal_received(proposal, source)
 
+    @handles(PieceTold)
+    def on_piece_told(self, told: PieceTold, source: PeerRef) -> None:
+        participant = self.participants.get(told.round_id)
+        if participant is not None:
+            participant.piece_told(told, source)
+        elif told.round_id not in self._ended:
+            self._keep_early(told, source)
+            self._ask_start(told.round_id, source)
+
     def confirm_routed(self, question: ConfirmContribution) -> None:
         """The requester wants to know whether this node has contributed."""
         participant = self.participants.get(question.round_id)
@@ -270,8 +288,8 @@ class Participating(Part):
     def find_routed(self, question: FindEnrolment) -> None:
         """The requester has a result with a node's data and not its enrolment: tell what the node has shown here."""
         participant = self.participants.get(question.round_id)
-        shown = None if participant is None else participant.shown(question.node)
-        if participant is None or shown is None or not participant.may_show():
+        shown = None if participant is None else participant.shown.about(question.node)
+        if participant is None or shown is None or not participant.shown.may_show():
             return
         asked = find_statement(question.round_id, self._host.id, question.node)
         if self._host.verify(participant.requester.id, asked, question.proof):  # else it has only come by here
@@ -339,6 +357,12 @@ class Participating(Part):
     @on_timer(TreeTimer.RESERVE.value)
     def reserve_due(self, round_id: bytes) -> None:
         self.participants[round_id].timer_fired(TreeTimer.RESERVE)
+
+    @on_timer(PIECES_TIMER)
+    def pieces_due(self, round_id: bytes) -> None:
+        splitting = self.participants[round_id].splitting
+        if splitting is not None:
+            splitting.due()
 
     def neighbours_changed(self) -> None:
         """The leaf set changed."""

@@ -22,7 +22,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import AggregationConfig, FileSelection, Share
 from protocols.aggregation.events import EVENTS
-from protocols.aggregation.exchange import OWN, RESULT, SWAP, Extractor, FileExtractor, OwnData
+from protocols.aggregation.exchange import MERGED, OWN, PIECE, RESULT, SWAP, Extractor, FileExtractor, OwnData
 from protocols.aggregation.messages import (
     MESSAGES,
     ConfirmContribution,
@@ -123,6 +123,11 @@ class Aggregation(Plugin):
             return RefuseSwap("no_such_round")
         if kind == SWAP and len(rest) == 1 and not request.is_fetch:
             return participant.swap_requested(request, rest[0])
+        splitting = participant.splitting
+        if kind == PIECE and not rest and not request.is_fetch and splitting is not None:
+            return splitting.piece_requested(request.peer)
+        if kind == MERGED and not rest and splitting is not None:
+            return splitting.merged_requested(request.peer)
         if kind == RESULT and not rest and request.is_fetch:
             return participant.result_requested(request.peer)
         if kind == OWN and not rest and request.is_fetch:

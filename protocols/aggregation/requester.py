@@ -269,7 +269,7 @@ class Requester:
 
     def _shown(self, node: NodeId) -> ShownEnrolment | None:
         part = self._part()
-        return None if part is None else part.shown(node)
+        return None if part is None else part.shown.about(node)
 
     def _take_best(self) -> None:
         """Fetch the fullest result that is offered, unless one as full is here: then the round is done."""

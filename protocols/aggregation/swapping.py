@@ -73,7 +73,7 @@ class Swapping:
         self._host = host
         self._round_id = round_id
         self._swapper = swapper
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._patience_s = patience_s
         self._rtt_s = rtt_s
         self._proposed: _Exchange | None = None
@@ -132,25 +132,30 @@ class Swapping:
             prepared.offer(value)
         else:
             tag = swap_tag(self._round_id, level)
-            limits = self._deadline_s(), self._silence_s(peer)
+            limits = self.deadline_s(), self.silence_s(peer)
             exchange.swap = self._host.swap(peer, tag, value, self._callbacks(exchange), *limits)
 
     def _prepare(self, peer: PeerRef, level: int) -> _Exchange:
         exchange = _Exchange(peer, level)
-        if self._rtt_s(peer) >= PREPARED_RTT_S:
+        if self.is_far(peer):
             tag = swap_tag(self._round_id, level)
-            limits = self._deadline_s(), self._silence_s(peer)
+            limits = self.deadline_s(), self.silence_s(peer)
             exchange.prepared = self._host.prepare_swap(peer, tag, self._callbacks(exchange), *limits)
         return exchange
 
-    def _silence_s(self, peer: PeerRef) -> float:
+    def is_far(self, peer: PeerRef) -> bool:
+        """Whether to open a connection to this node before it is certain that it will be used."""
+        return self._rtt_s(peer) >= PREPARED_RTT_S
+
+    def silence_s(self, peer: PeerRef) -> float:
+        """How long this partner may say nothing while its value is due."""
         return patience_s(SILENCE_S, self._rtt_s(peer))
 
     def accept(self, peer: PeerRef, level: int, value: Value) -> AcceptSwap:
         """Return the answer to the partner that begins the swap to which we have agreed."""
         exchange = _Exchange(peer, level)
         self._agree(exchange)
-        return AcceptSwap(value, self._callbacks(exchange), self._deadline_s(), self._silence_s(peer))
+        return AcceptSwap(value, self._callbacks(exchange), self.deadline_s(), self.silence_s(peer))
 
     def cancel(self) -> None:
         """End what is under way; a partner that has given its value still gets ours."""

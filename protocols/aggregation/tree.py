@@ -155,6 +155,13 @@ class BinomialTree:
         longest = self._neighbourhood.longest_level()
         return self._finish("result") if longest is None else self._enter(longest)
 
+    def complete(self, contributors: frozenset[NodeId]) -> list[Effect]:
+        """The aggregate of all is here by other means than swaps."""
+        if self.phase is not TreePhase.IDLE:
+            raise Bug(f"a tree is complete before it begins, not in phase {self.phase.value}")
+        self.contributors = contributors
+        return self._finish("result")
+
     def invite_received(self, peer: PeerRef, level: int, rides: bool = False, value: bytes = b"") -> list[Effect]:
         """An invitation from a node with which we share exactly ``level`` bits, perhaps with its value."""
         verdict = self._position(peer, level)

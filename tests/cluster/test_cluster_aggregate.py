@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
 from peerd.cli.cluster import app
 from peerd.cli.terminal import Terminal, Waiting
+from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 from peerd.errors import Unavailable
 from peerd.ids import format_id
@@ -51,12 +53,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, data: Path) -> Iterator[LocalCluster]:
+def cluster(tmp_path: Path, data: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    pieces_from = getattr(request, "param", "1MiB")
     with LocalCluster(tmp_path / "cluster", name="test") as found:
         found.up(
             NODES,
             settings=lambda index: {
-                "protocols": {"aggregation": {"data_root": str(data), "share": f"{index}/{NODES}"}}
+                "protocols": {
+                    "aggregation": {
+                        "data_root": str(data),
+                        "share": f"{index}/{NODES}",
+                        "pieces_from": pieces_from,
+                    }
+                }
             },
         )
         yield found
@@ -77,6 +86,13 @@ def ask(cluster: LocalCluster, watch: Callable[[RoundProgress], None] = lambda p
     return asyncio.run(run())
 
 
+def metrics(cluster: LocalCluster) -> str:
+    """Those of the first daemon."""
+    transport = httpx.HTTPTransport(uds=str(socket_file(cluster.record(), 0)))
+    with httpx.Client(transport=transport, base_url="http://daemon", timeout=30.0) as client:
+        return client.get("/metrics").raise_for_status().text
+
+
 @functools.cache
 def reference(data: Path, nodes: tuple[int, ...]) -> object:
     """The plain computation over these nodes' files: seconds, so once for all answers."""
@@ -90,15 +106,24 @@ def assert_equals_reference(answer: Answer, data: Path, nodes: list[int]) -> Non
     assert answer.value.groups == reference(data, tuple(nodes))
 
 
-def test_an_aggregate_equals_the_plain_computation(cluster: LocalCluster, data: Path) -> None:
+both_ways = pytest.mark.parametrize("cluster", ["1MiB", "1B"], ids=["whole", "pieces"], indirect=True)
+
+
+@both_ways
+def test_an_aggregate_equals_the_plain_computation(
+    cluster: LocalCluster, data: Path, request: pytest.FixtureRequest
+) -> None:
     answer = ask(cluster)
     assert answer.outcome == "complete"
     assert answer.contributors == answer.expected == NODES
     assert_equals_reference(answer, data, list(range(NODES)))
     assert answer.report.files_binary == 1
     assert answer.report.records_rejected == 2
+    in_pieces = request.node.name.endswith("[pieces]")
+    assert ('peerd_aggregation_swaps_total{outcome="piece"}' in metrics(cluster)) == in_pieces
 
 
+@both_ways
 def test_sigkill_in_the_middle_of_an_aggregate(cluster: LocalCluster, data: Path) -> None:
     victim = cluster.node(3)
     killed: list[bool] = []

@@ -9,6 +9,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.enrolments import GIVERS_MAX, SHOWS_MAX
 from protocols.aggregation.exchange import decode_value, extract_own
 from protocols.aggregation.messages import (
     AnswerKind,
@@ -22,7 +23,6 @@ from protocols.aggregation.messages import (
     ProposeAnswer,
     ShownEnrolment,
 )
-from protocols.aggregation.participant import GIVERS_MAX, SHOWS_MAX
 from protocols.aggregation.participating import EARLY_MAX
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.statements import enrolled_statement, find_statement, noted_statement
@@ -114,8 +114,8 @@ def test_a_false_word_about_another_node_does_not_hide_that_nodes_own() -> None:
     for number in range(2 * GIVERS_MAX):
         host.deliver(Invite(ROUND, 0, rides=True, shown=(false,)), peer((100 << 120) + number))
     participant = plugin.participating.participants[ROUND]
-    assert participant.shown(NodeId(SIBLING)) == ShownEnrolment(ROUND, Participation(peer(SIBLING), proof))
-    assert len(participant._shown) == GIVERS_MAX
+    assert participant.shown.about(NodeId(SIBLING)) == ShownEnrolment(ROUND, Participation(peer(SIBLING), proof))
+    assert len(participant.shown._by_giver) == GIVERS_MAX
 
 
 def test_an_invitation_that_overtakes_the_start_is_answered_when_the_start_has_come() -> None:

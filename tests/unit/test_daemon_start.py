@@ -19,7 +19,7 @@ NOT_AT_REST: Final = (
 DATACLASSES_MAX: Final = 142
 """Of ours. Python writes the source of a dataclass's methods and compiles it, which takes half a millisecond: what does
 not change is a `peerd.frozen.Frozen`. Raise it where what changes needs one more."""
-MODULES_MAX: Final = 481
+MODULES_MAX: Final = 482
 """Of ours. Each takes a third of a millisecond and 25 KiB."""
 
 START: Final = """

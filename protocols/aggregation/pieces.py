@@ -1,0 +1,237 @@
+"""Large values of few nodes, exchanged in pieces: one node's part in one round, as a pure state machine.
+
+Where whole values are swapped, each node sends log2 N of them, the paper's bound. Here each of the N nodes of a round
+holds one piece of all values in the end: it gets that piece of everybody's value, merges these, and the requester
+fetches the merged pieces. A node sends about one value for its pieces, and the requester receives one more.
+
+    READING -begin-> EXCHANGING -> MERGING -> HOLDING                  at the requester: -> JOINING -> OVER
+                  all of these -> OVER, and the node goes on with its tree (`tree.BinomialTree`)
+
+It is all or nothing: the merged pieces hold the data of all nodes that were named. Whatever fails, ends all of it: who
+sees it says so to the others, and all go on with whole values, of which each node still has its own. So the tree is
+what copes with failures, and nothing here tries a thing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+from peerd.errors import Bug
+from peerd.frozen import Frozen
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from protocols.aggregation.messages import PieceStage
+
+PIECES_NODES_MIN: Final = 4
+"""With fewer nodes whole values take as little: three nodes have two levels, and then still fetch nothing."""
+AT_ONCE: Final = 16
+"""So many exchanges, and then so many fetches, a node has begun and not ended: all that a node of 17 begins."""
+
+
+class PiecePhase(Enum):
+    """The phases of an exchange in pieces."""
+
+    READING = "reading"
+    EXCHANGING = "exchanging"
+    MERGING = "merging"
+    HOLDING = "holding"
+    JOINING = "joining"
+    OVER = "over"
+
+
+class TellStage(Frozen):
+    """Tell these nodes how far this one is."""
+
+    peers: tuple[PeerRef, ...]
+    stage: PieceStage
+
+
+class ExchangePieces(Frozen):
+    """Give this node its piece for ours; the end goes to `Pieces.piece_here` or `Pieces.failed`."""
+
+    peer: PeerRef
+
+
+class MergePieces(Frozen):
+    """Merge what all have given; then call `Pieces.merged` (or `failed`)."""
+
+
+class FetchMerged(Frozen):
+    """Fetch the piece that this node has merged; the end goes to `Pieces.fetched` or `Pieces.failed`."""
+
+    peer: PeerRef
+
+
+class JoinPieces(Frozen):
+    """Make one value of all merged pieces; then call `Pieces.joined` (or `failed`)."""
+
+
+class GoWhole(Frozen):
+    """Go on with whole values, for this reason."""
+
+    reason: str
+
+
+PieceEffect = TellStage | ExchangePieces | MergePieces | FetchMerged | JoinPieces | GoWhole
+
+
+class Pieces:
+    """The state machine. ``peers`` are all other nodes of the round, ``requester`` is the node that asked."""
+
+    def __init__(self, own: NodeId, requester: NodeId, peers: Mapping[NodeId, PeerRef]) -> None:
+        self.phase = PiecePhase.READING
+        self.nodes = tuple(sorted((own, *peers)))
+        """All nodes; each holds the piece of its place in this order."""
+        self._own, self._requester, self._peers = own, requester, dict(peers)
+        place, count = self.nodes.index(own), len(self.nodes)
+        ahead = [self.nodes[(place + step) % count] for step in range(1, count // 2 + 1)]
+        if count % 2 == 0 and place >= count // 2:
+            ahead.pop()  # of two that are opposite each other the first one begins
+        self._to_begin = ahead
+        """With whom this node begins the exchange, the next ones in the ring first: all nodes with equally many."""
+        self._ready: set[NodeId] = set()
+        self._begun: set[NodeId] = set()
+        self._here: set[NodeId] = set()
+        self._merged: set[NodeId] = set()
+        self._asked: set[NodeId] = set()
+        """Whose merged pieces are being fetched, or are here."""
+        self._fetched: set[NodeId] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is done in pieces (any more)."""
+        return self.phase is PiecePhase.OVER
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another node waits for this one's pieces."""
+        return bool(self._ready) and not self.is_over
+
+    def peer(self, node: NodeId) -> PeerRef | None:
+        """Where another node of the round is; ``None`` for this one."""
+        return self._peers.get(node)
+
+    def begin(self) -> list[PieceEffect]:
+        """This node's own data is ready, and in pieces."""
+        if self.phase is not PiecePhase.READING:
+            raise Bug(f"pieces begin once, not in phase {self.phase.value}")
+        self.phase = PiecePhase.EXCHANGING
+        return [TellStage(tuple(self._peers.values()), PieceStage.READY), *self._exchange()]
+
+    def to_fetch_from(self) -> list[PeerRef]:
+        """At the requester: nodes whose merged pieces it will fetch at first, beside the exchanges that it begins."""
+        if self._own != self._requester or self.is_over:
+            return []
+        return list(self._peers.values())[: AT_ONCE - len(self._to_begin)]
+
+    def told(self, peer: PeerRef, stage: PieceStage) -> list[PieceEffect]:
+        """Another node says how far it is. Who is not of the round has no say."""
+        if peer.id not in self._peers:
+            return []
+        if self.is_over:
+            return [TellStage((peer,), PieceStage.WHOLE)] if stage is PieceStage.READY else []
+        match stage:
+            case PieceStage.READY:
+                self._ready.add(peer.id)
+                return self._exchange()
+            case PieceStage.MERGED:
+                self._merged.add(peer.id)
+                return self._fetch()
+            case PieceStage.WHOLE:
+                return self._give_up("told", ())
+
+    def goes_whole(self) -> list[PieceEffect]:
+        """This node has to swap whole values, or another one does already."""
+        return self.failed("not_agreed")
+
+    def accepts(self, peer: PeerRef) -> bool:
+        """Whether to exchange pieces with this node, which begins."""
+        is_due = peer.id in self._peers and peer.id not in self._to_begin and peer.id not in self._here
+        return self.phase is PiecePhase.EXCHANGING and is_due
+
+    def gives_merged(self, peer: PeerRef) -> bool:
+        """Whether to give this node the piece that is merged here."""
+        return self.phase is PiecePhase.HOLDING and peer.id == self._requester
+
+    def piece_here(self, peer: PeerRef) -> list[PieceEffect]:
+        """This node's piece of another one's value is here."""
+        if self.phase is not PiecePhase.EXCHANGING:
+            return []
+        self._here.add(peer.id)
+        if len(self._here) < len(self._peers):
+            return self._exchange()
+        self.phase = PiecePhase.MERGING
+        return [MergePieces()]
+
+    def merged(self) -> list[PieceEffect]:
+        """This node's piece of all values is merged."""
+        if self.phase is not PiecePhase.MERGING:
+            return []
+        self.phase = PiecePhase.HOLDING
+        if self._own != self._requester:
+            return [TellStage((self._peers[self._requester],), PieceStage.MERGED)]
+        return self._fetch()
+
+    def fetched(self, peer: PeerRef) -> list[PieceEffect]:
+        """At the requester: another node's merged piece is here."""
+        if self.phase is not PiecePhase.HOLDING:
+            return []
+        self._fetched.add(peer.id)
+        if len(self._fetched) < len(self._peers):
+            return self._fetch()
+        self.phase = PiecePhase.JOINING
+        return [JoinPieces()]
+
+    def joined(self) -> bool:
+        """The value of all is here: whether it is still wanted."""
+        is_wanted = self.phase is PiecePhase.JOINING
+        self.phase = PiecePhase.OVER
+        return is_wanted
+
+    def failed(self, reason: str) -> list[PieceEffect]:
+        """An exchange, a fetch or a merge has failed, or all takes too long."""
+        return self._give_up(reason, tuple(self._peers.values()))
+
+    def stop(self) -> None:
+        """The round is over, or this node swaps whole values, and tells those who are ready for anything else."""
+        self.phase = PiecePhase.OVER
+
+    def live_are(self, live: Iterable[NodeId]) -> list[PieceEffect]:
+        """The ring has changed: whoever is gone will do nothing more."""
+        if self._peers.keys() <= set(live):
+            return []
+        return self.failed("gone")
+
+    def validate(self) -> None:
+        """Assert the invariants of the state."""
+        for found in (self._ready, self._begun, self._here, self._merged, self._asked, self._fetched):
+            assert found <= self._peers.keys()
+        if self.phase in (PiecePhase.MERGING, PiecePhase.HOLDING, PiecePhase.JOINING):
+            assert self._here == self._peers.keys(), "merged before everybody's piece was there"
+
+    # Inside
+
+    def _exchange(self) -> list[PieceEffect]:
+        if self.phase is not PiecePhase.EXCHANGING:
+            return []
+        waiting = [node for node in self._to_begin if node in self._ready and node not in self._begun]
+        room = AT_ONCE - len(self._begun - self._here)
+        self._begun.update(waiting[:room])
+        return [ExchangePieces(self._peers[node]) for node in waiting[:room]]
+
+    def _fetch(self) -> list[PieceEffect]:
+        if self.phase is not PiecePhase.HOLDING or self._own != self._requester:
+            return []
+        waiting = sorted(self._merged - self._asked)
+        room = AT_ONCE - len(self._asked - self._fetched)
+        self._asked.update(waiting[:room])
+        return [FetchMerged(self._peers[node]) for node in waiting[:room]]
+
+    def _give_up(self, reason: str, told: tuple[PeerRef, ...]) -> list[PieceEffect]:
+        if self.is_over:
+            return []
+        self.phase = PiecePhase.OVER
+        tell = [TellStage(told, PieceStage.WHOLE)] if told else []
+        return [*tell, GoWhole(reason)]
