@@ -1,4 +1,4 @@
-"""Rounds of counters on daemons behind slow links, beside one daemon that fetches everything itself."""
+"""Rounds of counters on daemons behind slow links, in pieces and whole, beside one daemon that fetches everything."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
 
 MEGABITS: Final = 10.0
-LEAST_AIM: Final = 1.3
-"""Until the answer is there, as a multiple of the time that log2 N values take over one link."""
+WAYS: Final = (("whole values", "1TiB", 1.3), ("pieces", "1B", 1.0))
+"""How values are swapped, the setting for it, and what the time until the answer is there may be at most, as a multiple
+of the time that log2 N values take over one link."""
 DEADLINE_S: Final = 300.0
 SETTLE_S: Final = 3.0
 
 
 def run(bench: Bench) -> None:
-    """The same values over the same links: some rounds, each asked by another daemon, then one that fetches all."""
+    """The same values over the same links: rounds, each asked by another daemon, both ways; then one fetches all."""
     reason = why_not()
     if reason is not None:
         bench.skip("rounds of daemons behind slow links", reason)
@@ -38,40 +39,42 @@ def run(bench: Bench) -> None:
     with machines(nodes, MEGABITS) as ring:
         for index in range(nodes):
             write_csv(counters(count_for(size_bytes), index), _data(ring, index) / "counters.csv")
-        bench.progress(f"{nodes} daemons, {MEGABITS:g} Mb/s a link")
-        with ring.daemons(nodes, lambda index: _environment(ring, index)):
-            rounds = asyncio.run(_rounds(bench, ring, nodes))
-        exchange = _exchanges(ring, rounds)
+        exchanges = [_measure(bench, ring, nodes, size_bytes, *way) for way in WAYS]
         bench.progress(f"{nodes} daemons, of which one fetches all")
         central = _collect(bench, ring, nodes, size_bytes)
+    bench.row(f"{nodes} daemons: one fetches all", "s", central, note="values in memory, four fetches at a time")
+    for (name, _, _), exchange in zip(WAYS, exchanges, strict=True):
+        bench.row(f"{name}: after reading / one fetches all", "x", ratios(exchange, central), at_most(1.0))
+
+
+def _measure(
+    bench: Bench, ring: Machines, nodes: int, size_bytes: int, name: str, pieces_from: str, aim: float
+) -> list[float]:
+    """Some rounds with values swapped in one way; returns how long each took after the last node had read its files."""
+    bench.progress(f"{nodes} daemons, {MEGABITS:g} Mb/s a link, {name}")
+    events = ring.folder / name
+    with ring.daemons(nodes, lambda index: _environment(ring, index, events, pieces_from)):
+        rounds = asyncio.run(_rounds(bench, ring, nodes))
+    exchange = _exchanges(events, rounds)
     link_s = rounds[0].value_bytes * 8 / (MEGABITS * 1e6)
     size, values = f"{size_bytes / MIB:.3g} MiB", math.log2(nodes)
     note = f"{size} of counters a node, read from files, TLS, {MEGABITS:g} Mb/s a link"
-    bench.row(f"{nodes} daemons: round", "s", [each.duration_s for each in rounds], note=note)
-    bench.row("of it after the last has read its files", "s", exchange, note="they share the processors here")
+    bench.row(f"{nodes} daemons, {name}: round", "s", [each.duration_s for each in rounds], note=note)
+    bench.row(f"{name}: of it after the last has read its files", "s", exchange, note="they share the processors here")
     note = f"{values:g} values over one link take {values * link_s:.2f} s"
-    bench.row(
-        "the same / log2 N values over one link",
-        "x",
-        [each / (values * link_s) for each in exchange],
-        at_most(LEAST_AIM),
-        note,
-    )
-    bench.row(f"{nodes} daemons: one fetches all", "s", central, note="values in memory, four fetches at a time")
-    bench.row("the round after reading / one fetches all", "x", ratios(exchange, central), at_most(1.0))
+    least = [each / (values * link_s) for each in exchange]
+    bench.row(f"{name}: the same / log2 N values over one link", "x", least, at_most(aim), note)
+    return exchange
 
 
 def _data(ring: Machines, index: int) -> Path:
     return ring.folder / "data" / str(index)
 
 
-def _events(ring: Machines) -> Path:
-    return ring.folder / "events"
-
-
-def _environment(ring: Machines, index: int) -> dict[str, str]:
+def _environment(ring: Machines, index: int, events: Path, pieces_from: str) -> dict[str, str]:
     return {
-        "PEERD_TELEMETRY__SINK": str(_events(ring)),
+        "PEERD_TELEMETRY__SINK": str(events),
+        "PEERD_PROTOCOLS__AGGREGATION__PIECES_FROM": pieces_from,
         "PEERD_PROTOCOLS__AGGREGATION__DATA_ROOT": str(_data(ring, index)),
     }
 
@@ -94,11 +97,11 @@ async def _rounds(bench: Bench, ring: Machines, nodes: int) -> list[Answer]:
     return found[1:]
 
 
-def _exchanges(ring: Machines, rounds: Sequence[Answer]) -> list[float]:
+def _exchanges(events: Path, rounds: Sequence[Answer]) -> list[float]:
     """From when the last node had read its files to the answer, as the event log says."""
     extracted: dict[str, float] = {}
     finished: dict[str, float] = {}
-    for file in _events(ring).rglob("*.ndjson*"):
+    for file in events.rglob("*.ndjson*"):
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         for line in data.splitlines():
             event: dict[str, Any] = json.loads(line)
