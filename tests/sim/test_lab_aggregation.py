@@ -43,6 +43,13 @@ def test_every_system_has_the_data_of_all_and_none_is_faster_than_its_links(syst
         assert 4 * TRANSFER_S < row["answer_s"] < 12 * TRANSFER_S and received <= 6
 
 
+def test_pieces_take_two_transfers_where_whole_values_take_one_a_level() -> None:
+    whole, pieces = run(large.SAN_FERMIN), run(large.PIECES)
+    assert whole["answer_s"] > 4 * TRANSFER_S and whole["bulk_mib"] > 3.9
+    assert 2 * (1 - 1 / NODES) * TRANSFER_S < pieces["answer_s"] < 3 * TRANSFER_S
+    assert pieces["bulk_mib"] < 1.1 and pieces["most_mib"] < 2.0
+
+
 @pytest.mark.parametrize("name", ["aggregation/latency", "aggregation/failures"])
 def test_rounds_over_small_values_are_measured(name: str) -> None:
     """Once a function and a local variable had one name, so that each simulation failed and no test ran one."""

@@ -25,15 +25,19 @@ from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Place, Simulation
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.lab.hosts import limit_links
 from protocols.aggregation.front.lab.rivals import Job, Rival, balanced, children_of, routed
-from protocols.aggregation.front.lab.run import FREE, KILLED, NONE, QUERY, QuietRing, sent
+from protocols.aggregation.front.lab.run import FREE, KILLED, NONE, QuietRing, sent
 from protocols.aggregation.front.scenario import one_record, plugin_of
 from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
 from protocols.aggregation.tree import TreePhase
 
 SAN_FERMIN: Final = "san-fermin"
+PIECES: Final = "san-fermin-pieces"
+"""Values are exchanged in pieces, in rings that are small enough for it."""
 CENTRAL: Final = "central"
 DEADLINE_S: Final = 300.0
 """The paper gives every run five minutes (section 5.1)."""
@@ -41,6 +45,8 @@ CLEARED_S_MAX: Final = 120.0
 """So long a link may be full of what was under way when the time of the one before was over."""
 SETTLED_S: Final = 10.0
 """After that nobody is thought to be on its way back into the ring."""
+BY_NODE: Final = parse_query("count by node", files="**/*")
+NEVER: Final = 1 << 40
 PATIENCE_S: Final = 20.0
 """In the paper a tree of SDIMS has ended when half of all data is at the root, and nothing new has come for so long."""
 POLL_S: Final = 0.001
@@ -134,7 +140,7 @@ class _Run:
 
     def aggregate(self, failing_within_s: float) -> Aggregated:
         """Once; if given, with nodes that fail within so many seconds."""
-        if self.choice.system != SAN_FERMIN:
+        if self.choice.system not in (SAN_FERMIN, PIECES):
             self._clear()
         self._before = {place.index: _moved(place) for place in self._nodes}
         if failing_within_s:
@@ -142,7 +148,7 @@ class _Run:
             fail = self.simulation.kill if self.choice.how == KILLED else self.simulation.silence
             for place in self._rng.sample(others, round(self.choice.failing * len(self._nodes))):
                 self.simulation.after(self._rng.uniform(0.0, failing_within_s), partial(fail, place))
-        if self.choice.system == SAN_FERMIN:
+        if self.choice.system in (SAN_FERMIN, PIECES):
             return self._round()
         if self.choice.system == CENTRAL:
             return self._central()
@@ -158,15 +164,19 @@ class _Run:
     # The systems
 
     def _round(self) -> Aggregated:
+        pieces_from = 1 if self.choice.system == PIECES else NEVER
         for place in self._nodes:
+            plugin_of(place).participating.config = AggregationConfig(pieces_from=pieces_from)
             data = plugin_of(place).data
             data.extractor, data.padding_bytes = one_record(format_id(place.id)), self.choice.value_kib * KIB
         answers: list[Answer] = []
-        plugin_of(self._requester).requesting.aggregate(QUERY, RoundListener(answers.append), DEADLINE_S)
+        plugin_of(self._requester).requesting.aggregate(BY_NODE, RoundListener(answers.append), DEADLINE_S)
         self.simulation.run_until(lambda: bool(answers), limit_s=2 * DEADLINE_S, poll_s=POLL_S)
         [answer] = answers
         inside = frozenset(answer.contributor_ids)
-        return Aggregated(answer.duration_s, inside, answer.value == len(inside) == len(answer.contributor_ids))
+        assert isinstance(answer.value, GroupedAnswer)
+        is_right = answer.value.groups == {format_id(node): 1 for node in inside}
+        return Aggregated(answer.duration_s, inside, is_right and len(inside) == len(answer.contributor_ids))
 
     def _central(self) -> Aggregated:
         members = [place.peer for place in self._nodes]
@@ -261,7 +271,7 @@ class _Run:
 
     def _states(self, alive: list[Place]) -> Row:
         """The mean rate of the machines whose trees are complete, still at work, and pruned (the paper's table 2)."""
-        if self.choice.system != SAN_FERMIN:
+        if self.choice.system not in (SAN_FERMIN, PIECES):
             return {}
         rates: dict[str, list[float]] = {}
         for place in alive:

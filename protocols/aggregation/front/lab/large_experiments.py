@@ -9,10 +9,11 @@ from peerd.lab.charts import Chart, lines
 from peerd.lab.experiment import Column, Experiment, Row, Settings
 from peerd.lab.overlay import rows
 from protocols.aggregation.front.lab.experiments import PAPER, SETTLE_S, wide_area
-from protocols.aggregation.front.lab.large import BEGINNING, CENTRAL, SAN_FERMIN, measure
+from protocols.aggregation.front.lab.large import BEGINNING, CENTRAL, PIECES, SAN_FERMIN, measure
 from protocols.aggregation.front.lab.run import KILLED, SILENT
 
 DEPARTMENT: Final = "department=constant@0.2ms"
+UNIFORM: Final = "uniform=constant@0.2ms"
 SYSTEMS: Final = (SAN_FERMIN, "sdims-1", "sdims-4", "tree-2", "tree-16", CENTRAL)
 MIB_KIB: Final = 1024
 VALUES_KIB: Final = (16, 64, 128, 256, 512, 1024, 4096)
@@ -114,6 +115,12 @@ def deaths_charts(found: Sequence[Row]) -> list[Chart]:
     ]
 
 
+def pieces_charts(found: Sequence[Row]) -> list[Chart]:
+    """Whole values beside pieces."""
+    ways = lines(found, "nodes", "answer_s", "system", "value_kib", "topology")
+    return [Chart("time", "Time", "nodes", "seconds", ways, y_is_log=True)]
+
+
 LARGE: Final = (
     Experiment(
         "aggregation/nodes",
@@ -159,6 +166,22 @@ LARGE: Final = (
         beginning=BEGINNING,
         paper="above 256 KB the trees of SDIMS lose most nodes, as those with many children are overwhelmed, while San "
         "Fermin has the data of most; its most loaded node has less than two thirds of the peak traffic of SDIMS'",
+    ),
+    Experiment(
+        "aggregation/pieces",
+        "values exchanged in pieces beside whole ones, in rings whose nodes know each other",
+        f"beyond {PAPER}: below the bound of its section 4, log2 N values a node",
+        takes="a minute; --quick: 3 s",
+        full=Settings((4, 8, 16), 0.0, 1, SETTLE_S, (UNIFORM, DEPARTMENT, wide_area())),
+        quick=Settings((4, 16), 0.0, 1, SETTLE_S, (UNIFORM,)),
+        columns=(*rows.POINT, *CHOSEN, *TAKEN, *MOVED, *rows.COST),
+        measure=measure,
+        charts=pieces_charts,
+        variants=tuple(
+            {"system": system, "value_kib": kib} for system in (SAN_FERMIN, PIECES) for kib in (64, 256, 1024, 8192)
+        ),
+        beginning=BEGINNING,
+        paper="a node sends log2 N whole values",
     ),
     Experiment(
         "aggregation/deaths",
