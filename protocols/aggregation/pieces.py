@@ -26,8 +26,14 @@ from protocols.aggregation.messages import PieceStage
 
 PIECES_NODES_MIN: Final = 4
 """With fewer nodes whole values take as little: three nodes have two levels, and then still fetch nothing."""
-AT_ONCE: Final = 16
-"""So many exchanges, and then so many fetches, a node has begun and not ended: all that a node of 17 begins."""
+AT_ONCE: Final = 4
+"""So many exchanges a node has begun and not ended, so many others begin with it, and so many pieces the requester
+fetches at first: more would fill a slow link, so that the ring's own messages come late. Each that is quick makes room
+for one more, up to `STREAMS_MAX`."""
+
+
+STREAMS_MAX: Final = 16
+"""Of each at most; and so many connections the requester opens ahead, those of its exchanges included."""
 
 
 class PiecePhase(Enum):
@@ -90,7 +96,12 @@ class Pieces:
         if count % 2 == 0 and place >= count // 2:
             ahead.pop()  # of two that are opposite each other the first one begins
         self._to_begin = ahead
+        behind = [self.nodes[place - step] for step in range(1, count)]
+        self._to_tell = [node for node in behind if node not in ahead]
+        """Who begins the exchange with this node, the nearest before it first."""
         """With whom this node begins the exchange, the next ones in the ring first: all nodes with equally many."""
+        self._at_once = AT_ONCE
+        self._told: set[NodeId] = set()
         self._ready: set[NodeId] = set()
         self._begun: set[NodeId] = set()
         self._here: set[NodeId] = set()
@@ -118,13 +129,13 @@ class Pieces:
         if self.phase is not PiecePhase.READING:
             raise Bug(f"pieces begin once, not in phase {self.phase.value}")
         self.phase = PiecePhase.EXCHANGING
-        return [TellStage(tuple(self._peers.values()), PieceStage.READY), *self._exchange()]
+        return [*self._tell_ready(), *self._exchange()]
 
     def to_fetch_from(self) -> list[PeerRef]:
         """At the requester: nodes whose merged pieces it will fetch at first, beside the exchanges that it begins."""
         if self._own != self._requester or self.is_over:
             return []
-        return list(self._peers.values())[: AT_ONCE - len(self._to_begin)]
+        return list(self._peers.values())[: STREAMS_MAX - len(self._to_begin)]
 
     def told(self, peer: PeerRef, stage: PieceStage) -> list[PieceEffect]:
         """Another node says how far it is. Who is not of the round has no say."""
@@ -148,20 +159,21 @@ class Pieces:
 
     def accepts(self, peer: PeerRef) -> bool:
         """Whether to exchange pieces with this node, which begins."""
-        is_due = peer.id in self._peers and peer.id not in self._to_begin and peer.id not in self._here
+        is_due = peer.id in self._told and peer.id not in self._here
         return self.phase is PiecePhase.EXCHANGING and is_due
 
     def gives_merged(self, peer: PeerRef) -> bool:
         """Whether to give this node the piece that is merged here."""
         return self.phase is PiecePhase.HOLDING and peer.id == self._requester
 
-    def piece_here(self, peer: PeerRef) -> list[PieceEffect]:
-        """This node's piece of another one's value is here."""
+    def piece_here(self, peer: PeerRef, is_quick: bool = False) -> list[PieceEffect]:
+        """This node's piece of another one's value is here, soon after the exchange began if so."""
         if self.phase is not PiecePhase.EXCHANGING:
             return []
         self._here.add(peer.id)
+        self._make_room(is_quick)
         if len(self._here) < len(self._peers):
-            return self._exchange()
+            return [*self._tell_ready(), *self._exchange()]
         self.phase = PiecePhase.MERGING
         return [MergePieces()]
 
@@ -174,11 +186,12 @@ class Pieces:
             return [TellStage((self._peers[self._requester],), PieceStage.MERGED)]
         return self._fetch()
 
-    def fetched(self, peer: PeerRef) -> list[PieceEffect]:
-        """At the requester: another node's merged piece is here."""
+    def fetched(self, peer: PeerRef, is_quick: bool = False) -> list[PieceEffect]:
+        """At the requester: another node's merged piece is here, soon after it was asked for if so."""
         if self.phase is not PiecePhase.HOLDING:
             return []
         self._fetched.add(peer.id)
+        self._make_room(is_quick)
         if len(self._fetched) < len(self._peers):
             return self._fetch()
         self.phase = PiecePhase.JOINING
@@ -206,18 +219,27 @@ class Pieces:
 
     def validate(self) -> None:
         """Assert the invariants of the state."""
-        for found in (self._ready, self._begun, self._here, self._merged, self._asked, self._fetched):
+        for found in (self._told, self._ready, self._begun, self._here, self._merged, self._asked, self._fetched):
             assert found <= self._peers.keys()
         if self.phase in (PiecePhase.MERGING, PiecePhase.HOLDING, PiecePhase.JOINING):
             assert self._here == self._peers.keys(), "merged before everybody's piece was there"
 
     # Inside
 
+    def _make_room(self, is_quick: bool) -> None:
+        self._at_once = min(STREAMS_MAX, self._at_once + is_quick)
+
+    def _tell_ready(self) -> list[PieceEffect]:
+        room = self._at_once - len(self._told - self._here)
+        told = [node for node in self._to_tell if node not in self._told][:room]
+        self._told.update(told)
+        return [TellStage(tuple(map(self._peers.__getitem__, told)), PieceStage.READY)] if told else []
+
     def _exchange(self) -> list[PieceEffect]:
         if self.phase is not PiecePhase.EXCHANGING:
             return []
         waiting = [node for node in self._to_begin if node in self._ready and node not in self._begun]
-        room = AT_ONCE - len(self._begun - self._here)
+        room = self._at_once - len(self._begun - self._here)
         self._begun.update(waiting[:room])
         return [ExchangePieces(self._peers[node]) for node in waiting[:room]]
 
@@ -225,7 +247,7 @@ class Pieces:
         if self.phase is not PiecePhase.HOLDING or self._own != self._requester:
             return []
         waiting = sorted(self._merged - self._asked)
-        room = AT_ONCE - len(self._asked - self._fetched)
+        room = self._at_once - len(self._asked - self._fetched)
         self._asked.update(waiting[:room])
         return [FetchMerged(self._peers[node]) for node in waiting[:room]]
 

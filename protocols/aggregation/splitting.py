@@ -47,6 +47,8 @@ from protocols.aggregation.pieces import (
 from protocols.aggregation.query import Query
 from protocols.aggregation.swapping import Swapping
 
+QUICK_S: Final = 1.0
+"""A transfer, from the opening of its connection on, that takes less is quick: the link has room for more."""
 PIECES_SHARE: Final = 0.5
 """After this share of the time that a round has left when it begins, a node goes on with whole values."""
 
@@ -157,14 +159,14 @@ class Splitting:
         if not self.pieces.accepts(peer):
             return RefuseSwap("not_agreed")
         callbacks = self._callbacks(peer, self._piece_here)
-        return AcceptSwap(self._to_give[peer.id], callbacks, *self._limits(peer))
+        return AcceptSwap(self._to_give[peer.id], callbacks, self._swapping.deadline_s())
 
     def merged_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """The requester fetches what is merged here."""
         if self._merged is None or not self.pieces.gives_merged(peer):
             return RefuseSwap("no_result")
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
-        return AcceptSwap(self._merged.value, ignore, *self._limits(peer))
+        return AcceptSwap(self._merged.value, ignore, self._swapping.deadline_s())
 
     def leave(self) -> None:
         """Leave nothing under way: the round is over, or goes on with whole values."""
@@ -191,7 +193,7 @@ class Splitting:
             case ExchangePieces(peer):
                 tag, value = piece_tag(self._round_id), self._to_give[peer.id]
                 callbacks = self._callbacks(peer, self._piece_here)
-                self._swaps.add(host.swap(peer, tag, value, callbacks, *self._limits(peer)))
+                self._swaps.add(host.swap(peer, tag, value, callbacks, self._swapping.deadline_s()))
             case FetchMerged(peer) if (prepared := self._prepared.pop(peer.id, None)) is not None:
                 self._swaps.add(prepared)
                 prepared.offer(b"")
@@ -219,10 +221,7 @@ class Splitting:
                 failed=partial(self._prepared_failed, peer),
                 received=partial(self._merged_here, peer),
             )
-            self._prepared[peer.id] = self._host.prepare_swap(peer, tag, callbacks, *self._limits(peer))
-
-    def _limits(self, peer: PeerRef) -> tuple[float, float]:
-        return self._swapping.deadline_s(), self._swapping.silence_s(peer)
+            self._prepared[peer.id] = self._host.prepare_swap(peer, tag, callbacks, self._swapping.deadline_s())
 
     def _offload(self, work: Callable[..., Aggregate], done: Callable[[Aggregate], None]) -> None:
         pieces, self._here = self._here, {}
@@ -230,12 +229,19 @@ class Splitting:
         arguments = self._query, self._host.id, pieces
         self._host.offload(work, *arguments, done=done, failed=self._work_failed, cost_s=cost_s)
 
-    def _callbacks(self, peer: PeerRef, received: Callable[[PeerRef, Value], None]) -> SwapCallbacks:
-        return SwapCallbacks(
-            done=lambda value: None,
-            failed=self._swap_failed,
-            received=partial(received, peer),
-        )
+    def _callbacks(self, peer: PeerRef, received: Callable[[PeerRef, Value, bool], None]) -> SwapCallbacks:
+        is_here, begun_at = False, self._host.now()
+
+        def arrived(value: Value) -> None:
+            nonlocal is_here
+            is_here = True
+            received(peer, value, self._host.now() - begun_at < QUICK_S)
+
+        def failed(reason: str) -> None:
+            if not is_here:  # else only the other node waits for the rest of it, and sees for itself
+                self._swap_failed(reason)
+
+        return SwapCallbacks(done=lambda value: None, failed=failed, received=arrived)
 
     def _prepared_failed(self, peer: PeerRef, reason: str) -> None:
         if self._prepared.pop(peer.id, None) is None:  # else it is fetched without
@@ -246,16 +252,16 @@ class Splitting:
             self._host.count("peerd_aggregation_swaps_total", outcome=reason.partition(":")[0])
             self._apply(self.pieces.failed("swap_failed"))
 
-    def _piece_here(self, peer: PeerRef, value: Value) -> None:
+    def _piece_here(self, peer: PeerRef, value: Value, is_quick: bool) -> None:
         if not self.pieces.is_over:
             self._host.count("peerd_aggregation_swaps_total", outcome="piece")
             self._here[peer.id] = value
-            self._apply(self.pieces.piece_here(peer))
+            self._apply(self.pieces.piece_here(peer, is_quick))
 
-    def _merged_here(self, peer: PeerRef, value: Value) -> None:
+    def _merged_here(self, peer: PeerRef, value: Value, is_quick: bool = False) -> None:
         if not self.pieces.is_over:
             self._here[peer.id] = value
-            self._apply(self.pieces.fetched(peer))
+            self._apply(self.pieces.fetched(peer, is_quick))
 
     def _has_merged(self, aggregate: Aggregate) -> None:
         if self.pieces.is_over:

@@ -132,14 +132,14 @@ class Swapping:
             prepared.offer(value)
         else:
             tag = swap_tag(self._round_id, level)
-            limits = self.deadline_s(), self.silence_s(peer)
+            limits = self.deadline_s(), self._silence_s(peer)
             exchange.swap = self._host.swap(peer, tag, value, self._callbacks(exchange), *limits)
 
     def _prepare(self, peer: PeerRef, level: int) -> _Exchange:
         exchange = _Exchange(peer, level)
         if self.is_far(peer):
             tag = swap_tag(self._round_id, level)
-            limits = self.deadline_s(), self.silence_s(peer)
+            limits = self.deadline_s(), self._silence_s(peer)
             exchange.prepared = self._host.prepare_swap(peer, tag, self._callbacks(exchange), *limits)
         return exchange
 
@@ -147,7 +147,7 @@ class Swapping:
         """Whether to open a connection to this node before it is certain that it will be used."""
         return self._rtt_s(peer) >= PREPARED_RTT_S
 
-    def silence_s(self, peer: PeerRef) -> float:
+    def _silence_s(self, peer: PeerRef) -> float:
         """How long this partner may say nothing while its value is due."""
         return patience_s(SILENCE_S, self._rtt_s(peer))
 
@@ -155,7 +155,7 @@ class Swapping:
         """Return the answer to the partner that begins the swap to which we have agreed."""
         exchange = _Exchange(peer, level)
         self._agree(exchange)
-        return AcceptSwap(value, self._callbacks(exchange), self.deadline_s(), self.silence_s(peer))
+        return AcceptSwap(value, self._callbacks(exchange), self.deadline_s(), self._silence_s(peer))
 
     def cancel(self) -> None:
         """End what is under way; a partner that has given its value still gets ours."""

@@ -114,16 +114,26 @@ def test_in_any_order_all_is_joined_or_everybody_goes_whole(count: int, data: st
 
 @pytest.mark.parametrize("count", range(2, 18))
 def test_each_pair_exchanges_once_and_all_begin_equally_many(count: int) -> None:
+    """A few at a time, and as many others are let begin at a time."""
     begun: list[frozenset[NodeId]] = []
     each: list[int] = []
     for own in range(count):
         pieces = machine(own, 0, count)
-        effects = [effect for other in NODES[:count] for effect in pieces.told(PEERS[other], PieceStage.READY)]
-        assert not effects
-        found = [effect.peer.id for effect in pieces.begin() if isinstance(effect, ExchangePieces)]
+        assert not [effect for other in NODES[:count] for effect in pieces.told(PEERS[other], PieceStage.READY)]
+        pending = pieces.begin()
+        told: list[NodeId] = []
+        found: list[NodeId] = []
+        while pending:
+            beginning = [effect.peer.id for effect in pending if isinstance(effect, ExchangePieces)]
+            ready = [to.id for effect in pending if isinstance(effect, TellStage) for to in effect.peers]
+            assert len(beginning) <= AT_ONCE and len(ready) <= AT_ONCE
+            found += beginning
+            told += ready
+            pending = [effect for node in (*beginning, *ready) for effect in pieces.piece_here(PEERS[node])]
         begun += [frozenset((NODES[own], other)) for other in found]
         each.append(len(found))
-        assert len(found) <= AT_ONCE
+        assert {*found, *told} == {*NODES[:count]} - {NODES[own]} and len(found) + len(told) == count - 1
+        assert pieces.phase is PiecePhase.MERGING
     assert len(begun) == len(set(begun)) == count * (count - 1) // 2
     assert max(each) - min(each) <= 1
 
@@ -148,10 +158,10 @@ def test_who_swaps_whole_values_says_so_to_those_who_are_ready_and_to_nobody_els
 
 def test_only_the_requester_is_given_what_is_merged_and_only_when_it_is() -> None:
     pieces = machine(1, 0, 2)
+    assert pieces.begin() == [TellStage((PEERS[NODES[0]],), PieceStage.READY)], "the first of two begins"
     asker, other = PEERS[NODES[0]], PEERS[NODES[1]]
-    pieces.begin()
     assert not pieces.gives_merged(asker)
-    assert pieces.told(asker, PieceStage.READY) == [] or not pieces.accepts(asker)
+    assert pieces.accepts(asker)
     assert pieces.piece_here(asker) == [MergePieces()]
     assert pieces.merged() == [TellStage((asker,), PieceStage.MERGED)]
     assert pieces.gives_merged(asker)
