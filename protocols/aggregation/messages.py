@@ -53,11 +53,13 @@ class PieceStage(IntEnum):
     """How far a node is whose value is exchanged in pieces (`protocols.aggregation.pieces`)."""
 
     READY = 0
-    """Its value is there, in pieces."""
+    """Its value is there, in pieces; the recipient is told when to begin, if that is for it to do."""
     MERGED = 1
     """It has merged its piece of all values; to the requester."""
     WHOLE = 2
     """It swaps whole values, as all others will have to."""
+    BEGIN = 3
+    """Its value is there, and the recipient is to begin the exchange with it."""
 
 
 class NodeState(IntEnum):

@@ -25,13 +25,11 @@ from peerd.messages import PeerRef
 from protocols.aggregation.messages import PieceStage
 
 PIECES_NODES_MIN: Final = 4
-"""With fewer nodes whole values take as little: three nodes have two levels, and then still fetch nothing."""
+"""With fewer nodes whole values take no longer: each sends two at most."""
 AT_ONCE: Final = 4
 """So many exchanges a node has begun and not ended, so many others begin with it, and so many pieces the requester
 fetches at first: more would fill a slow link, so that the ring's own messages come late. Each that is quick makes room
 for one more, up to `STREAMS_MAX`."""
-
-
 STREAMS_MAX: Final = 16
 """Of each at most; and so many connections the requester opens ahead, those of its exchanges included."""
 
@@ -102,7 +100,10 @@ class Pieces:
         """With whom this node begins the exchange, the next ones in the ring first: all nodes with equally many."""
         self._at_once = AT_ONCE
         self._told: set[NodeId] = set()
+        """Who has been told to begin."""
+        self._accepted: set[NodeId] = set()
         self._ready: set[NodeId] = set()
+        self._may_begin: set[NodeId] = set()
         self._begun: set[NodeId] = set()
         self._here: set[NodeId] = set()
         self._merged: set[NodeId] = set()
@@ -129,7 +130,10 @@ class Pieces:
         if self.phase is not PiecePhase.READING:
             raise Bug(f"pieces begin once, not in phase {self.phase.value}")
         self.phase = PiecePhase.EXCHANGING
-        return [*self._tell_ready(), *self._exchange()]
+        begins = self._tell_begin()
+        waiting = tuple(peer for node, peer in self._peers.items() if node not in self._told)
+        ready = [TellStage(waiting, PieceStage.READY)] if waiting else []
+        return [*begins, *ready, *self._exchange()]
 
     def to_fetch_from(self) -> list[PeerRef]:
         """At the requester: nodes whose merged pieces it will fetch at first, beside the exchanges that it begins."""
@@ -142,10 +146,15 @@ class Pieces:
         if peer.id not in self._peers:
             return []
         if self.is_over:
-            return [TellStage((peer,), PieceStage.WHOLE)] if stage is PieceStage.READY else []
+            is_ready = stage in (PieceStage.READY, PieceStage.BEGIN)
+            return [TellStage((peer,), PieceStage.WHOLE)] if is_ready else []
         match stage:
             case PieceStage.READY:
                 self._ready.add(peer.id)
+                return []
+            case PieceStage.BEGIN:
+                self._ready.add(peer.id)
+                self._may_begin.add(peer.id)
                 return self._exchange()
             case PieceStage.MERGED:
                 self._merged.add(peer.id)
@@ -157,10 +166,12 @@ class Pieces:
         """This node has to swap whole values, or another one does already."""
         return self.failed("not_agreed")
 
-    def accepts(self, peer: PeerRef) -> bool:
-        """Whether to exchange pieces with this node, which begins."""
-        is_due = peer.id in self._told and peer.id not in self._here
-        return self.phase is PiecePhase.EXCHANGING and is_due
+    def accept(self, peer: PeerRef) -> bool:
+        """Whether to exchange pieces with this node, which begins: once, when it was told to."""
+        is_due = self.phase is PiecePhase.EXCHANGING and peer.id in self._told - self._accepted
+        if is_due:
+            self._accepted.add(peer.id)
+        return is_due
 
     def gives_merged(self, peer: PeerRef) -> bool:
         """Whether to give this node the piece that is merged here."""
@@ -173,7 +184,7 @@ class Pieces:
         self._here.add(peer.id)
         self._make_room(is_quick)
         if len(self._here) < len(self._peers):
-            return [*self._tell_ready(), *self._exchange()]
+            return [*self._tell_begin(), *self._exchange()]
         self.phase = PiecePhase.MERGING
         return [MergePieces()]
 
@@ -204,8 +215,10 @@ class Pieces:
         return is_wanted
 
     def failed(self, reason: str) -> list[PieceEffect]:
-        """An exchange, a fetch or a merge has failed, or all takes too long."""
-        return self._give_up(reason, tuple(self._peers.values()))
+        """An exchange, a fetch or a merge has failed, or all takes too long. Who has not begun tells those who wait;
+        the others will say that they are ready, if they ever are."""
+        waiting = self._ready if self.phase is PiecePhase.READING else self._peers
+        return self._give_up(reason, tuple(peer for node, peer in self._peers.items() if node in waiting))
 
     def stop(self) -> None:
         """The round is over, or this node swaps whole values, and tells those who are ready for anything else."""
@@ -219,7 +232,17 @@ class Pieces:
 
     def validate(self) -> None:
         """Assert the invariants of the state."""
-        for found in (self._told, self._ready, self._begun, self._here, self._merged, self._asked, self._fetched):
+        assert self._accepted <= self._told
+        for found in (
+            self._told,
+            self._ready,
+            self._may_begin,
+            self._begun,
+            self._here,
+            self._merged,
+            self._asked,
+            self._fetched,
+        ):
             assert found <= self._peers.keys()
         if self.phase in (PiecePhase.MERGING, PiecePhase.HOLDING, PiecePhase.JOINING):
             assert self._here == self._peers.keys(), "merged before everybody's piece was there"
@@ -229,16 +252,16 @@ class Pieces:
     def _make_room(self, is_quick: bool) -> None:
         self._at_once = min(STREAMS_MAX, self._at_once + is_quick)
 
-    def _tell_ready(self) -> list[PieceEffect]:
+    def _tell_begin(self) -> list[PieceEffect]:
         room = self._at_once - len(self._told - self._here)
         told = [node for node in self._to_tell if node not in self._told][:room]
         self._told.update(told)
-        return [TellStage(tuple(map(self._peers.__getitem__, told)), PieceStage.READY)] if told else []
+        return [TellStage(tuple(map(self._peers.__getitem__, told)), PieceStage.BEGIN)] if told else []
 
     def _exchange(self) -> list[PieceEffect]:
         if self.phase is not PiecePhase.EXCHANGING:
             return []
-        waiting = [node for node in self._to_begin if node in self._ready and node not in self._begun]
+        waiting = [node for node in self._to_begin if node in self._may_begin and node not in self._begun]
         room = self._at_once - len(self._begun - self._here)
         self._begun.update(waiting[:room])
         return [ExchangePieces(self._peers[node]) for node in waiting[:room]]

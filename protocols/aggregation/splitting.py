@@ -156,7 +156,7 @@ class Splitting:
 
     def piece_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Another node begins the exchange with this one."""
-        if not self.pieces.accepts(peer):
+        if not self.pieces.accept(peer):
             return RefuseSwap("not_agreed")
         callbacks = self._callbacks(peer, self._piece_here)
         return AcceptSwap(self._to_give[peer.id], callbacks, self._swapping.deadline_s())
@@ -216,11 +216,7 @@ class Splitting:
     def _look_ahead(self) -> None:
         tag = merged_tag(self._round_id)
         for peer in filter(self._swapping.is_far, self.pieces.to_fetch_from()):
-            callbacks = SwapCallbacks(
-                done=lambda value: None,
-                failed=partial(self._prepared_failed, peer),
-                received=partial(self._merged_here, peer),
-            )
+            callbacks = self._callbacks(peer, self._merged_here, partial(self._prepared_failed, peer))
             self._prepared[peer.id] = self._host.prepare_swap(peer, tag, callbacks, self._swapping.deadline_s())
 
     def _offload(self, work: Callable[..., Aggregate], done: Callable[[Aggregate], None]) -> None:
@@ -229,7 +225,12 @@ class Splitting:
         arguments = self._query, self._host.id, pieces
         self._host.offload(work, *arguments, done=done, failed=self._work_failed, cost_s=cost_s)
 
-    def _callbacks(self, peer: PeerRef, received: Callable[[PeerRef, Value, bool], None]) -> SwapCallbacks:
+    def _callbacks(
+        self,
+        peer: PeerRef,
+        received: Callable[[PeerRef, Value, bool], None],
+        lost: Callable[[str], None] | None = None,
+    ) -> SwapCallbacks:
         is_here, begun_at = False, self._host.now()
 
         def arrived(value: Value) -> None:
@@ -239,7 +240,7 @@ class Splitting:
 
         def failed(reason: str) -> None:
             if not is_here:  # else only the other node waits for the rest of it, and sees for itself
-                self._swap_failed(reason)
+                (lost or self._swap_failed)(reason)
 
         return SwapCallbacks(done=lambda value: None, failed=failed, received=arrived)
 
@@ -258,7 +259,7 @@ class Splitting:
             self._here[peer.id] = value
             self._apply(self.pieces.piece_here(peer, is_quick))
 
-    def _merged_here(self, peer: PeerRef, value: Value, is_quick: bool = False) -> None:
+    def _merged_here(self, peer: PeerRef, value: Value, is_quick: bool) -> None:
         if not self.pieces.is_over:
             self._here[peer.id] = value
             self._apply(self.pieces.fetched(peer, is_quick))

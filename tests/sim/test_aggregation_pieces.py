@@ -95,6 +95,7 @@ def test_large_values_of_a_small_ring_go_in_pieces(count: int) -> None:
     simulation = ring_of_groups(count, seed=count, sink=sink)
     round_ = Round(simulation, requester=count // 2, query=COUNTS)
     assert check_groups(simulation, round_) == list(range(count))
+    assert PieceTold.TYPE_ID in simulation.traffic()
     told = Counter(line["outcome"] for line in sink.of_kind("aggregation.pieces_finished"))
     assert told == {"joined": 1, "merged": count}
     assert not [line for line in sink.of_kind("aggregation.level_finished") if line["outcome"] == "swapped"]
@@ -118,6 +119,29 @@ def test_one_node_that_swaps_whole_values_makes_all_do() -> None:
     assert check_groups(simulation, round_) == [0, 1, 2, 3]
     assert {line["outcome"] for line in sink.of_kind("aggregation.pieces_finished")} <= {"told", "not_agreed"}
     assert round_.answers[0].duration_s < 25 * L_S
+
+
+def test_small_values_ride_and_nobody_says_anything_of_pieces() -> None:
+    simulation = ring_of_groups(8, seed=4, pieces_from=1 << 20)
+    for index in range(8):
+        aggregation_of(simulation, index).data.padding_bytes = 0
+    round_ = Round(simulation, query=COUNTS)
+    assert check_groups(simulation, round_) == list(range(8))
+    assert round_.answers[0].duration_s < 12 * L_S
+    assert PieceTold.TYPE_ID not in simulation.traffic()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_small_values_among_large_ones_are_waited_for_by_nobody(seed: int) -> None:
+    """Whoever is ready first decides, and the others learn of it: nobody waits for half of the round."""
+    simulation = ring_of_groups(8, seed=seed, pieces_from=1 << 20)
+    rng = random.Random(seed)
+    for index in range(8):
+        aggregation_of(simulation, index).data.padding_bytes = rng.choice([0, 1 << 20])
+        read_slowly(simulation, index, rng.uniform(0.0, 0.5))
+    round_ = Round(simulation, query=COUNTS)
+    assert check_groups(simulation, round_) == list(range(8))
+    assert round_.answers[0].duration_s < 5.0
 
 
 def test_a_small_value_goes_in_pieces_where_the_others_are_large() -> None:

@@ -70,7 +70,7 @@ class Network:
                 self.put(node, here.failed("drawn"))
             case ExchangePieces(to):
                 there = self.machines[to.id]
-                if there.accepts(PEERS[node]):
+                if there.accept(PEERS[node]):
                     self.pairs.append(frozenset((node, to.id)))
                     self.put(to.id, there.piece_here(PEERS[node]))
                     self.put(node, here.piece_here(to))
@@ -119,13 +119,14 @@ def test_each_pair_exchanges_once_and_all_begin_equally_many(count: int) -> None
     each: list[int] = []
     for own in range(count):
         pieces = machine(own, 0, count)
-        assert not [effect for other in NODES[:count] for effect in pieces.told(PEERS[other], PieceStage.READY)]
+        assert not [effect for other in NODES[:count] for effect in pieces.told(PEERS[other], PieceStage.BEGIN)]
         pending = pieces.begin()
         told: list[NodeId] = []
         found: list[NodeId] = []
         while pending:
             beginning = [effect.peer.id for effect in pending if isinstance(effect, ExchangePieces)]
-            ready = [to.id for effect in pending if isinstance(effect, TellStage) for to in effect.peers]
+            stages = [effect for effect in pending if isinstance(effect, TellStage)]
+            ready = [to.id for effect in stages if effect.stage is PieceStage.BEGIN for to in effect.peers]
             assert len(beginning) <= AT_ONCE and len(ready) <= AT_ONCE
             found += beginning
             told += ready
@@ -144,7 +145,7 @@ def test_strangers_have_no_say() -> None:
     stranger = PEERS[NODES[9]]
     for stage in PieceStage:
         assert pieces.told(stranger, stage) == []
-    assert not pieces.accepts(stranger)
+    assert not pieces.accept(stranger)
     assert pieces.phase is PiecePhase.EXCHANGING
 
 
@@ -156,12 +157,33 @@ def test_who_swaps_whole_values_says_so_to_those_who_are_ready_and_to_nobody_els
     assert pieces.told(other, PieceStage.WHOLE) == pieces.told(other, PieceStage.MERGED) == []
 
 
+def test_who_has_not_begun_tells_those_who_wait_only() -> None:
+    """In rounds of small values nobody is ready with pieces, and nobody is told anything."""
+    pieces, other = machine(0, 1, 4), PEERS[NODES[2]]
+    assert pieces.goes_whole() == [GoWhole("not_agreed")]
+    pieces = machine(0, 1, 4)
+    pieces.told(other, PieceStage.READY)
+    assert pieces.goes_whole() == [TellStage((other,), PieceStage.WHOLE), GoWhole("not_agreed")]
+    pieces = machine(0, 1, 4)
+    pieces.begin()
+    assert pieces.failed("swap_failed")[0] == TellStage(tuple(PEERS[node] for node in NODES[1:4]), PieceStage.WHOLE)
+
+
+def test_an_exchange_is_accepted_once_and_only_by_who_was_told_to_begin() -> None:
+    pieces = machine(0, 1, 16)
+    pieces.begin()
+    told = [PEERS[node] for node in NODES[1:16] if node in pieces._told]
+    assert len(told) == AT_ONCE
+    assert [peer for peer in PEERS.values() if pieces.accept(peer)] == told
+    assert not any(map(pieces.accept, told))
+
+
 def test_only_the_requester_is_given_what_is_merged_and_only_when_it_is() -> None:
     pieces = machine(1, 0, 2)
-    assert pieces.begin() == [TellStage((PEERS[NODES[0]],), PieceStage.READY)], "the first of two begins"
+    assert pieces.begin() == [TellStage((PEERS[NODES[0]],), PieceStage.BEGIN)], "the first of two begins"
     asker, other = PEERS[NODES[0]], PEERS[NODES[1]]
     assert not pieces.gives_merged(asker)
-    assert pieces.accepts(asker)
+    assert pieces.accept(asker)
     assert pieces.piece_here(asker) == [MergePieces()]
     assert pieces.merged() == [TellStage((asker,), PieceStage.MERGED)]
     assert pieces.gives_merged(asker)
