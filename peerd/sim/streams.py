@@ -357,7 +357,7 @@ class SimStream:
     def _end_arrived(self, _: None) -> None:
         """The end of the stream has come. It is handled after pieces that wait for the downlink or a paused node."""
         ready = self._port.down_free_at
-        if ready > self._engine.now:
+        if ready >= self._engine.now:  # also when the last piece is read at this very instant
             self._engine.schedule(ready, mark_of(self._port.index, END_MARK), self._end_read)
         else:
             self._end_read(None)

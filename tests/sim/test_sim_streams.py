@@ -194,6 +194,18 @@ def test_end_of_stream_stays_behind_what_waits_for_the_downlink(up_bytes_per_s: 
     assert there.last_at - begun == pytest.approx(300 / 1024 + LATENCY_S, rel=0.15)
 
 
+def test_end_of_stream_comes_after_what_is_read_at_the_same_instant() -> None:
+    """Who confirms a swap and closes does so when as many bytes have come as it sent: both were due at once."""
+    world, here, there = open_pair(LIMITED.model_copy(update={"up_bytes_per_s": 2 * MIB}))
+    world.run_for(1.0 - world.now)  # so that no time is rounded
+    here.open_stream.write(b"x" * KIB)
+    world.after(KIB / MIB, here.open_stream.close)
+    world.run_for(5.0)
+    assert len(there.received) == KIB
+    assert [reason for _, reason in there.closings] == [None]
+    assert there.last_at == there.closings[0][0], "they were not due at the same instant"
+
+
 def test_abort_resets_the_other_side_and_drops_what_was_not_sent() -> None:
     world, here, there = open_pair(LIMITED)
     here.open_stream.write_padding(10 * MIB)
