@@ -143,8 +143,9 @@ class AggregationConfig(PluginConfig):
     )
     pieces_from: Size = setting(
         "1MiB",
-        "From this size on this node's value of groups goes in pieces in rings of 4 to 17 nodes, where each sends one "
-        "value for log2 of their number; smaller ones where others wait for that already. High on all nodes: never.",
+        "From this size on this node's value of groups goes in pieces in rings of 4 to 17 nodes: each sends about "
+        "one value, not log2 of their number. Smaller values do so if others wait for it already. Very high on all "
+        "nodes: never.",
         reloads=True,
     )
     census_max: Annotated[int, Field(ge=0)] = setting(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, format_id
 from protocols.aggregation.config import FileSelection
-from protocols.aggregation.partial import Extraction, Partial, disjoint, merge
+from protocols.aggregation.partial import Extraction, Partial, disjoint, in_pairs, merge
 from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.prefix import Levels
 from protocols.aggregation.query import Query
@@ -154,10 +153,7 @@ def merge_received(levels: Levels, level: int, own: Aggregate, received: Value) 
     if strangers:
         raise ProtocolError("foreign_contributor", f"{len(strangers)} contributors are not of level {level}")
     moved = own.moved_bytes + moved_bytes + value_size_bytes(own.value) + value_size_bytes(received)
-    try:
-        return _seal(merge(own.partial, theirs), min(moved, MOVED_BYTES_MAX), own.padding_bytes)
-    except Unavailable as error:
-        raise ProtocolError(OVERFLOW, str(error)) from error
+    return _seal_all(merge(own.partial, theirs), moved, own.padding_bytes)
 
 
 def is_givers_fault(error: ProtocolError) -> bool:
@@ -201,11 +197,12 @@ def split_own(own: Aggregate, count: int) -> list[Value]:
 def merge_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Aggregate:
     """The pieces that these nodes have given, each of its own value, in one; ``own`` is where they have come to.
 
-    Raises `PieceRejected` for one that is malformed, or holds the data of others than its giver.
+    Raises `PieceRejected` for one that is malformed, or holds the data of others than its giver; `ProtocolError` when
+    they pass a bound together, whoever is to blame.
     """
     parts = [_piece(query, giver, (giver,), value) for giver, value in pieces.items()]
     padding_bytes = max(_padding_of(value) for value in pieces.values())
-    return _seal(merge_all([part for part, _ in parts]), _size_bytes(own, pieces), padding_bytes)
+    return _seal_all(merge_all([part for part, _ in parts]), _size_bytes(own, pieces), padding_bytes)
 
 
 def join_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Aggregate:
@@ -218,11 +215,7 @@ def join_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Ag
     parts = [_piece(query, giver, nodes, value) for giver, value in pieces.items()]
     moved_bytes = sum(moved for _, moved in parts) + _size_bytes(own, pieces)
     padding_bytes = sum(map(_padding_of, pieces.values()))
-    try:
-        joined = Partial.join([part for part, _ in parts])
-        return _seal(joined, min(moved_bytes, MOVED_BYTES_MAX), padding_bytes)
-    except Unavailable as error:
-        raise ProtocolError(OVERFLOW, str(error)) from error
+    return _seal_all(Partial.join([part for part, _ in parts]), moved_bytes, padding_bytes)
 
 
 def _piece(query: Query, giver: NodeId, contributors: tuple[NodeId, ...], value: Value) -> tuple[Partial, int]:
@@ -245,8 +238,13 @@ def _padding_of(value: Value) -> int:
 
 def merge_all(partials: Sequence[Partial]) -> Partial:
     """All of these, of which no two share a contributor. Raises `ProtocolError` when together they pass a bound."""
+    return in_pairs(merge, partials)
+
+
+def _seal_all(partial: Partial, moved_bytes: int, padding_bytes: int) -> Aggregate:
+    """As `_seal`, of what others have given. Raises `ProtocolError` when it passes a bound."""
     try:
-        return reduce(merge, partials)
+        return _seal(partial, min(moved_bytes, MOVED_BYTES_MAX), padding_bytes)
     except Unavailable as error:
         raise ProtocolError(OVERFLOW, str(error)) from error
 

@@ -14,11 +14,11 @@ Encoding: one flat stream of msgpack scalars (`protocols.aggregation.scalars`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import msgpack
 
@@ -47,6 +47,7 @@ NOTES_MAX: Final = 8
 NOTE_CHARACTERS_MAX: Final = 200
 _COUNTERS: Final = 10
 
+_T = TypeVar("_T")
 State: TypeAlias = Any
 """A state of the query's function, or `GroupStates` of them."""
 
@@ -169,10 +170,7 @@ class Partial:
             for each in parts
         ):
             raise ProtocolError("parts_differ", "the parts of a value tell of different nodes, or of other records")
-        monoid, values = first.query.monoid, [each.value for each in parts]
-        while len(values) > 1:  # two by two: one after another would go through the first ones again and again
-            values[:] = [reduce(monoid.merge, values[at : at + 2]) for at in range(0, len(values), 2)]
-        [value] = values
+        value = in_pairs(first.query.monoid.merge, [each.value for each in parts])
         try:
             _check_total(first.query, value, first.report)
         except ValueError as error:
@@ -192,6 +190,13 @@ class Partial:
         except (ValueError, msgpack.exceptions.UnpackException) as error:
             detail = str(error) if type(error) is ValueError else f"not msgpack: {type(error).__name__}"
             raise ProtocolError("aggregation_partial", detail) from error
+
+
+def in_pairs(merge: Callable[[_T, _T], _T], values: Sequence[_T]) -> _T:
+    """All of these, at least one, merged two by two: one after another would go through the first ones each time."""
+    while len(values) > 1:
+        values = [reduce(merge, values[at : at + 2]) for at in range(0, len(values), 2)]
+    return values[0]
 
 
 def disjoint(a: Partial, b: Partial) -> bool:

@@ -94,15 +94,17 @@ class Pieces:
         if count % 2 == 0 and place >= count // 2:
             ahead.pop()  # of two that are opposite each other the first one begins
         self._to_begin = ahead
+        """With whom this node begins the exchange, the next ones in the ring first: all nodes with equally many."""
         behind = [self.nodes[place - step] for step in range(1, count)]
         self._to_tell = [node for node in behind if node not in ahead]
         """Who begins the exchange with this node, the nearest before it first."""
-        """With whom this node begins the exchange, the next ones in the ring first: all nodes with equally many."""
         self._at_once = AT_ONCE
         self._told: set[NodeId] = set()
         """Who has been told to begin."""
         self._accepted: set[NodeId] = set()
+        """Who has begun since."""
         self._ready: set[NodeId] = set()
+        """Whose own value is in pieces."""
         self._may_begin: set[NodeId] = set()
         self._begun: set[NodeId] = set()
         self._here: set[NodeId] = set()
@@ -161,10 +163,6 @@ class Pieces:
                 return self._fetch()
             case PieceStage.WHOLE:
                 return self._give_up("told", ())
-
-    def goes_whole(self) -> list[PieceEffect]:
-        """This node has to swap whole values, or another one does already."""
-        return self.failed("not_agreed")
 
     def accept(self, peer: PeerRef) -> bool:
         """Whether to exchange pieces with this node, which begins: once, when it was told to."""

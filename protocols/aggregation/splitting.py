@@ -143,8 +143,8 @@ class Splitting:
         self._apply(self.pieces.told(peer, stage))
 
     def go_whole(self) -> None:
-        """Whole values are swapped already, or this node would rather."""
-        self._apply(self.pieces.goes_whole())
+        """Another node swaps whole values already."""
+        self._apply(self.pieces.failed("not_agreed"))
 
     def due(self) -> None:
         """It takes too long."""

@@ -7,10 +7,20 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from peerd.api import value_size_bytes
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import peer
-from protocols.aggregation.exchange import Aggregate, PieceRejected, join_pieces, merge_pieces, open_own, split_own
+from protocols.aggregation import partial as partial_module
+from protocols.aggregation.exchange import (
+    OVERFLOW,
+    Aggregate,
+    PieceRejected,
+    join_pieces,
+    merge_pieces,
+    open_own,
+    split_own,
+)
 from protocols.aggregation.groups import Grouped, GroupStates, Remainder
 from protocols.aggregation.messages import PieceStage
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
@@ -160,10 +170,10 @@ def test_who_swaps_whole_values_says_so_to_those_who_are_ready_and_to_nobody_els
 def test_who_has_not_begun_tells_those_who_wait_only() -> None:
     """In rounds of small values nobody is ready with pieces, and nobody is told anything."""
     pieces, other = machine(0, 1, 4), PEERS[NODES[2]]
-    assert pieces.goes_whole() == [GoWhole("not_agreed")]
+    assert pieces.failed("not_agreed") == [GoWhole("not_agreed")]
     pieces = machine(0, 1, 4)
     pieces.told(other, PieceStage.READY)
-    assert pieces.goes_whole() == [TellStage((other,), PieceStage.WHOLE), GoWhole("not_agreed")]
+    assert pieces.failed("not_agreed") == [TellStage((other,), PieceStage.WHOLE), GoWhole("not_agreed")]
     pieces = machine(0, 1, 4)
     pieces.begin()
     assert pieces.failed("swap_failed")[0] == TellStage(tuple(PEERS[node] for node in NODES[1:4]), PieceStage.WHOLE)
@@ -297,3 +307,12 @@ def test_a_piece_is_no_value() -> None:
     assert Partial.decode(piece, COUNTS, is_part=True).contributors == (NODES[0],)
     with pytest.raises(ProtocolError, match="records cannot have"):
         Partial.decode(piece, COUNTS)
+
+
+def test_pieces_that_are_too_large_together_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    owns = {node: own_of(node, {f"{node}-{number}": 1 for number in range(50)}) for node in NODES[:3]}
+    pieces = {node: split_own(own, 3)[0] for node, own in owns.items()}
+    monkeypatch.setattr(partial_module, "PARTIAL_BYTES_MAX", max(map(value_size_bytes, pieces.values())) + 20)
+    with pytest.raises(ProtocolError, match=OVERFLOW) as caught:
+        merge_pieces(COUNTS, NODES[0], pieces)
+    assert not isinstance(caught.value, PieceRejected)
