@@ -245,9 +245,9 @@ class Participant:
         self._apply(self.tree.complete(frozenset(aggregate.partial.contributors)))
 
     def goes_whole(self) -> None:
-        """Nothing has come of the pieces: go on with whole values, as soon as the data is here."""
-        if not self.is_over and self.aggregate is not None and self.tree.phase is TreePhase.IDLE:
-            self._begin_tree()
+        """Nothing has come of the pieces: go on with whole values, as soon as the data is here and may go to others."""
+        if not self.is_over and self.tree.phase is TreePhase.IDLE:
+            self._begin()
 
     def _go_whole(self) -> None:
         """Somebody swaps whole values: then all have to."""

@@ -27,6 +27,7 @@ from protocols.aggregation.pieces import PieceEffect, Pieces
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requesting import Requesting
 from protocols.aggregation.splitting import Splitting
+from protocols.aggregation.tree import TreePhase
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring
 from tests.support.long_cases import cases
 from tests.support.sinks import ListSink
@@ -343,3 +344,21 @@ def test_who_is_not_named_is_in_the_answer(unknown: int, monkeypatch: pytest.Mon
     assert check_groups(simulation, round_) == list(range(9))
     assert round_.answers[0].duration_s < 3.0
     assert bool(sink.of_kind("aggregation.pieces_finished")) == (unknown != 1)
+
+
+def test_who_is_not_noted_yet_gives_no_large_value_whole_either() -> None:
+    """Somebody swaps whole values already; but of a swap nobody could show that this node takes part."""
+    simulation = ring_of_groups(8, seed=5)
+    round_ = Round(simulation, requester=1, query=COUNTS)
+    participants = aggregation_of(simulation, 3).participating.participants
+    simulation.run_until(lambda: bool(participants), limit_s=5)
+    (participant,) = participants.values()
+    noted = participant.noted
+    participant.noted = lambda: None  # type: ignore[method-assign]  # of this one node
+    simulation.run_for(0.3)
+    assert participant.splitting is not None and participant.aggregate is not None
+    participant.splitting.go_whole()
+    assert participant.tree.phase is TreePhase.IDLE
+    noted()
+    assert participant.tree.phase is not TreePhase.IDLE
+    assert check_groups(simulation, round_) == list(range(8))
