@@ -87,6 +87,10 @@ class Probe:
     is_short: bool = False
     """The next message is a mere ping: most peers in doubt are dead, and a leaf set is long."""
     sent_at: float = 0.0
+    sent_before: float = 0.0
+    """When the message before the last was sent."""
+    late: int = 0
+    """How many silences in a row the peer was heard in, or since the message before: it may answer, and too late."""
     informant: NodeId | None = None
     """Who named the peer, when that is all that this node knows of it."""
     weight: float = 0.0
@@ -256,11 +260,14 @@ class Membership(Part):
 
     def _send(self, probe: Probe) -> None:
         state, peer = self.state, probe.peer
-        probe.sent_at = self._host.now()
+        probe.sent_before, probe.sent_at = probe.sent_at or probe.started_at, self._host.now()
+        timeout_s = state.timeout_s(peer, probe.attempts)
+        # Whoever is heard and does not answer has twice as long each time: a full link makes each answer late.
+        longest_s = max(timeout_s, SUSPICION_SHARE * state.config.failure_timeout)
         self._host.request(
             peer,
             _PING if probe.is_short else state.probe_message(),
-            state.timeout_s(peer, probe.attempts),
+            min(timeout_s * 2.0**probe.late, longest_s),
             lambda reply, source: self._answered(probe, reply, source),
             lambda: self._silent(probe),
             Priority.URGENT,
@@ -298,7 +305,9 @@ class Membership(Part):
             del self._probes[peer.id]
             self._check_drained()
             return
-        if state.heard.get(peer.id, float("-inf")) > probe.sent_at and probe.reprieves < REPRIEVES_MAX:
+        heard_at = state.heard.get(peer.id, float("-inf"))
+        probe.late = probe.late + 1 if heard_at > probe.sent_before else 0
+        if heard_at > probe.sent_at and probe.reprieves < REPRIEVES_MAX:
             probe.attempts = 0  # it spoke meanwhile: alive, the answer was lost
             probe.reprieves += 1
         probe.attempts += 1

@@ -128,7 +128,7 @@ def test_a_tree_that_changes_all_the_time_still_sees_every_event_in_order(seed: 
     assert_in_order(simulation, deepest=6)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 2, 3, 5])  # with others, such as 0, 4 and 12, fewer batches are on their way
 def test_several_batches_on_their_way_to_a_leaf_keep_their_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are lost and overtake each other, and leaves are split, merged and get other roots meanwhile."""
     monkeypatch.setattr(lanes, "FURTHER_EVENTS", 1)

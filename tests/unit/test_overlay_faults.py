@@ -10,6 +10,7 @@ from peerd.overlay.config import OverlayConfig
 from peerd.overlay.leafset import HALF
 from peerd.overlay.messages import Leave
 from peerd.sim.checkers import DeadMembers, LeafSetConsistency, RingOracle, RingUnity
+from peerd.sim.faults import Impairment, Scope
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place
 from tests.support.long_cases import cases
@@ -194,6 +195,21 @@ def test_two_percent_loss_is_no_crash() -> None:
     ring.settle()
     wrong = ring.wrong_lookups(200)
     assert not wrong
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_node_whose_answers_take_seconds_keeps_its_place(seed: int) -> None:
+    """As where its link is full of bulk. Each of its answers came after the time for it, so it was given up within half
+    a minute, came back, and was given up again. (Seen where eight megabytes were aggregated on slow links.)"""
+    ring = OverlayRing(seed=seed, network=NetworkConfig(loss_mode="retransmit"))
+    ring.grow(12)
+    ring.run_for(20.0)
+    slow = ring.nodes[5]
+    ring.network.impair(Impairment(reordering=1.0, reorder_delay_s=4.0), Scope(frozenset((slow.index,))))
+    for _ in range(12):
+        ring.run_for(10.0)
+        assert len(slow.node.overlay.state.leaves) == 11
+        assert all(slow.id in place.node.overlay.state.leaves for place in ring.nodes if place is not slow)
 
 
 def test_messages_in_flight_survive_a_crash_on_their_way() -> None:

@@ -193,10 +193,13 @@ def test_two_rings_that_never_knew_each_other_become_one() -> None:
     assert not ring.wrong_lookups(40)
 
 
-def test_two_survivors_that_gave_each_other_up_find_each_other_at_once() -> None:
-    ring = ring_of(2, seed=38)
+@pytest.mark.parametrize("seed", range(36, 40))
+def test_two_survivors_that_gave_each_other_up_find_each_other_soon(seed: int) -> None:
+    """Each looks for the other every 10 s (``departed_interval``), if a heartbeat is due then. Of 24 seeds the slowest
+    takes 22.5 s, three quarters 10 s at most; with seed 38 alone the limit was 15 s, by chance."""
+    ring = ring_of(2, seed=seed)
     ring.network.cut(0, 1)
     ring.run_for(300.0)
     assert not any(len(place.node.overlay.leaf_set().members()) for place in ring.nodes), "each is a ring of its own"
     ring.heal()
-    assert ring.settle() <= 15.0
+    assert ring.settle() <= 25.0
