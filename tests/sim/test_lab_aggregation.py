@@ -14,7 +14,9 @@ from peerd.messages import PeerRef
 from protocols.aggregation.front.lab import large
 from protocols.aggregation.front.lab.hosts import DEPARTMENT_MBITS, LINKS, MBIT_BYTES, WIDE_MBITS
 from protocols.aggregation.front.lab.large_experiments import LARGE, SYSTEMS
+from protocols.aggregation.front.lab.levels import levels_of
 from protocols.aggregation.front.lab.rivals import balanced, children_of, routed
+from protocols.aggregation.front.lab.supernodes import REPLICAS, replicas_of
 from tests.support.trivial_world import trivial_world
 
 NODES = 16
@@ -35,7 +37,7 @@ def test_every_system_has_the_data_of_all_and_none_is_faster_than_its_links(syst
     assert row["of_all"] == 1.0 and row["dead"] == 0
     received = max(1, round(row["most_mib"]))
     assert row["answer_s"] > TRANSFER_S
-    if system in ("central", "tree-16"):
+    if system in ("central", "tree-16", "supernodes-16"):  # that has no inner node but the root
         assert received == NODES - 1 and row["answer_s"] > (NODES - 1) * TRANSFER_S
     if system == "tree-2":  # three levels below the root, whose nodes have two children each
         assert received == 2 and 6 * TRANSFER_S < row["answer_s"] < 9 * TRANSFER_S
@@ -89,6 +91,56 @@ def test_a_tree_goes_on_without_those_that_it_has_lost_patience_with() -> None:
     assert row["dead"] == round(0.2 * NODES)
     assert 0.5 <= row["of_all"] < 1.0
     assert row["answer_s"] >= large.PATIENCE_S
+
+
+def test_supernodes_send_a_copy_to_each_replica_and_take_longer_for_it() -> None:
+    copied, alone = run("supernodes-4"), run("tree-4")
+    inner = sum(1 for number in range(1, NODES) if 4 * number + 1 < NODES)
+    assert copied["bulk_mib"] * NODES >= NODES - 1 + inner * REPLICAS
+    assert alone["bulk_mib"] * NODES == pytest.approx(NODES - 1, rel=0.01)
+    assert copied["answer_s"] > alone["answer_s"]
+
+
+@pytest.mark.parametrize("how", ["killed", "silent"])
+@pytest.mark.parametrize("seed", range(2))
+def test_replicas_stand_in_for_supernodes(how: str, seed: int) -> None:
+    variant: dict[str, float | str] = {"system": "supernodes-4", "value_kib": 1024, "failing": 0.2, "how": how}
+    row = run_point(replace(TINY, seed=seed, variant=variant))
+    assert row["failure"] is None and row["dead"] == round(0.2 * NODES)
+    assert row["of_survivors"] == 1.0
+
+
+@pytest.mark.parametrize("how", ["killed", "silent"])
+def test_levels_have_all_that_survivors_have_to_give(how: str) -> None:
+    row = run("levels", failing=0.2, how=how)
+    assert row["of_survivors"] == 1.0 and row["bulk_mib"] > run("tree-2")["bulk_mib"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 13])
+def test_any_two_nodes_are_peers_at_one_level(count: int) -> None:
+    order = [place.peer for place in trivial_world(count).nodes]
+    levels = [levels_of(place, order) for place in range(count)]
+    for place, peer in enumerate(order):
+        assert sorted(each.id for level in levels[place] for each in level.peers) == sorted(
+            each.id for each in order if each != peer
+        )
+        for level in levels[place]:
+            for other in level.peers:
+                [same] = [each for each in levels[order.index(other)] if each.number == level.number]
+                assert peer in same.peers
+
+
+def test_replicas_are_leaves_of_other_parents_and_each_of_one_supernode() -> None:
+    members = [place.peer for place in trivial_world(40).nodes]
+    ways = balanced(members, 4)
+    holders = replicas_of(ways, members, Random(1))
+    inner = {parent for parent in children_of(ways) if parent != members[0].id}
+    assert {node for node, those in holders.items() if len(those) > 1} == inner
+    replicas = [(node, peer) for node, those in holders.items() for peer in those[1:]]
+    assert len({peer for _, peer in replicas}) == len(replicas) == REPLICAS * len(inner)
+    for node, replica in replicas:
+        assert replica.id not in children_of(ways) and ways[replica.id][0].id != node
+    assert all(those[0].id == node for node, those in holders.items()) and len(holders[members[0].id]) == 1
 
 
 @pytest.mark.parametrize("name", LINKS)

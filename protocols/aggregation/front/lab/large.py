@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from peerd.api import Plugin
 from peerd.ids import NodeId, format_id
@@ -27,8 +27,10 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.lab.hosts import limit_links
+from protocols.aggregation.front.lab.levels import LevelsJob, PushedLevels
 from protocols.aggregation.front.lab.rivals import Job, Rival, balanced, children_of, routed
 from protocols.aggregation.front.lab.run import FREE, KILLED, NONE, QuietRing, sent
+from protocols.aggregation.front.lab.supernodes import Supernode, SupernodeJob, replicas_of
 from protocols.aggregation.front.scenario import one_record, plugin_of
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import parse_query
@@ -39,6 +41,11 @@ SAN_FERMIN: Final = "san-fermin"
 PIECES: Final = "san-fermin-pieces"
 """Values are exchanged in pieces, in rings that are small enough for it."""
 CENTRAL: Final = "central"
+LEVELS: Final = "levels"
+SUPERNODES: Final = "supernodes-16"
+"""A tree of this degree whose inner nodes have replicas."""
+RIVALS: Final = (Rival, Supernode, PushedLevels)
+AnyRival = TypeVar("AnyRival", bound=Rival | Supernode | PushedLevels)
 DEADLINE_S: Final = 300.0
 """The paper gives every run five minutes (section 5.1)."""
 CLEARED_S_MAX: Final = 120.0
@@ -85,7 +92,7 @@ class Aggregated:
 
 def plugins(index: int) -> list[Plugin]:
     """The plugins of a simulated node."""
-    return [Aggregation(AggregationConfig()), Rival()]
+    return [Aggregation(AggregationConfig()), *(kind() for kind in RIVALS)]
 
 
 def prepare(point: Point, notify: Notify) -> QuietRing:
@@ -152,12 +159,17 @@ class _Run:
             return self._round()
         if self.choice.system == CENTRAL:
             return self._central()
+        if self.choice.system == LEVELS:
+            return self._levels()
+        if self.choice.system.startswith("supernodes"):
+            return self._supernodes()
         return self._trees()
 
     def _clear(self) -> None:
         """End what is left of the job before. A node whose link was full of it hears its neighbours again."""
         for place in self._nodes:
-            rival_of(place).stop()
+            for kind in RIVALS:
+                rival_of(place, kind).stop()
         self.simulation.run_until(lambda: all(place.node.is_ready for place in self._nodes), limit_s=CLEARED_S_MAX)
         self.simulation.run_for(SETTLED_S)
 
@@ -184,54 +196,88 @@ class _Run:
         ways = {self._requester.id: (), **{peer.id: (self._requester.peer,) for peer in others}}
         job, result = self._job([ways], tells=False)
         for place in self._nodes:
-            rival_of(place).begin(job)
-        rival_of(self._requester).fetch_all(others)
+            rival_of(place, Rival).begin(job)
+        rival_of(self._requester, Rival).fetch_all(others)
         return self._until(result, lambda: any(each.is_final for each in result))
 
     def _trees(self) -> Aggregated:
-        members = [self._requester.peer, *(place.peer for place in self._nodes if place is not self._requester)]
         kind, _, number = self.choice.system.partition("-")
         if kind == "tree":
-            rest = members[1:]
-            self._rng.shuffle(rest)
-            ways = [balanced([members[0], *rest], int(number))]
+            ways = [balanced(self._shuffled(), int(number))]
         else:
-            ways = [self._routed(members, random_id(self._rng)) for _ in range(int(number))]
+            ways = [self._routed(random_id(self._rng)) for _ in range(int(number))]
         job, result = self._job(ways)
+        return self._begun(lambda place: rival_of(place, Rival).begin(job), result)
+
+    def _supernodes(self) -> Aggregated:
+        members = self._shuffled()
+        ways = balanced(members, int(self.choice.system.partition("-")[2]))
+        result, told = self._results()
+        job = SupernodeJob(
+            self._jobs,
+            self.choice.value_kib * KIB,
+            PATIENCE_S,
+            {node: way[0].id for node, way in ways.items() if way},
+            children_of(ways),
+            replicas_of(ways, members, self._rng),
+            told,
+        )
+        return self._begun(lambda place: rival_of(place, Supernode).begin(job), result)
+
+    def _levels(self) -> Aggregated:
+        result, told = self._results()
+        job = LevelsJob(self._jobs, self.choice.value_kib * KIB, self._shuffled(), told)
+        return self._begun(lambda place: rival_of(place, PushedLevels).begin(job), result)
+
+    def _shuffled(self) -> list[PeerRef]:
+        """All nodes, the requester first, and the others by chance."""
+        rest = [place.peer for place in self._nodes if place is not self._requester]
+        self._rng.shuffle(rest)
+        return [self._requester.peer, *rest]
+
+    def _begun(self, begin: Callable[[Place], None], result: list[Aggregated]) -> Aggregated:
+        """What comes of it when each node hears of the request one latency after it."""
         latency = self.simulation.network.latency
         for place in self._nodes:
             delay_s = 0.0 if place is self._requester else latency.latency_s(self._requester.index, place.index)
-            self.simulation.after(delay_s, partial(self._begin, place, job))
+            self.simulation.after(delay_s, partial(_begin_if_live, place, begin))
+        count = len(self._nodes)
 
         def is_over() -> bool:
             if not result:
                 return False
             most = max(len(each.contributors) for each in result)
             quiet_s = self.simulation.now - self._begun_at - result[-1].took_s
-            return most == len(members) or (most * 2 >= len(members) and quiet_s >= PATIENCE_S)
+            return most == count or (most * 2 >= count and quiet_s >= PATIENCE_S)
 
         return self._until(result, is_over)
 
-    def _begin(self, place: Place, job: Job) -> None:
-        if place.is_live:
-            rival_of(place).begin(job)
-
-    def _routed(self, members: list[PeerRef], key: NodeId) -> dict[NodeId, tuple[PeerRef, ...]]:
+    def _routed(self, key: NodeId) -> dict[NodeId, tuple[PeerRef, ...]]:
         places = self.simulation.places
-        return routed(members, lambda member: rival_of(places[member.id]).host.next_hop(key))
+        members = [self._requester.peer, *(place.peer for place in self._nodes if place is not self._requester)]
+        return routed(members, lambda member: rival_of(places[member.id], Rival).host.next_hop(key))
 
     def _job(
         self, ways: list[dict[NodeId, tuple[PeerRef, ...]]], *, tells: bool = True
     ) -> tuple[Job, list[Aggregated]]:
+        results, told = self._results()
+
+        def ended(tree: int, contributors: frozenset[NodeId], is_final: bool) -> None:
+            told(contributors, is_final)
+
+        children = [children_of(each) for each in ways]
+        return Job(self._jobs, self.choice.value_kib * KIB, PATIENCE_S, tells, ways, children, ended), results
+
+    def _results(self) -> tuple[list[Aggregated], Callable[[frozenset[NodeId], bool], None]]:
+        """What comes of a job that begins now, and who is to be told of it."""
         results: list[Aggregated] = []
         begun_at = self._begun_at = self.simulation.now
         self._jobs += 1
 
-        def ended(tree: int, contributors: frozenset[NodeId], is_final: bool) -> None:
+        def told(contributors: frozenset[NodeId], is_final: bool) -> None:
             results.append(Aggregated(self.simulation.now - begun_at, contributors, is_final=is_final))
 
-        children = [children_of(each) for each in ways]
-        return Job(self._jobs, self.choice.value_kib * KIB, PATIENCE_S, tells, ways, children, ended), results
+        return results, told
 
     def _until(self, results: list[Aggregated], is_over: Callable[[], bool]) -> Aggregated:
         """The fullest result, and when it was there; after five minutes whatever there is."""
@@ -287,9 +333,14 @@ class _Run:
         return row
 
 
-def rival_of(place: Place) -> Rival:
-    """The plugin of the other systems at a node."""
-    return cast(Rival, place.node.plugins[Rival.name])
+def rival_of(place: Place, kind: type[AnyRival]) -> AnyRival:
+    """The plugin of another system at a node."""
+    return cast(AnyRival, place.node.plugins[kind.name])
+
+
+def _begin_if_live(place: Place, begin: Callable[[Place], None]) -> None:
+    if place.is_live:
+        begin(place)
 
 
 def _moved(place: Place) -> tuple[int, int, int, int]:

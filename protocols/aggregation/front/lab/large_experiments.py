@@ -9,12 +9,12 @@ from peerd.lab.charts import Chart, lines
 from peerd.lab.experiment import Column, Experiment, Row, Settings
 from peerd.lab.overlay import rows
 from protocols.aggregation.front.lab.experiments import PAPER, SETTLE_S, wide_area
-from protocols.aggregation.front.lab.large import BEGINNING, CENTRAL, PIECES, SAN_FERMIN, measure
+from protocols.aggregation.front.lab.large import BEGINNING, CENTRAL, LEVELS, PIECES, SAN_FERMIN, SUPERNODES, measure
 from protocols.aggregation.front.lab.run import KILLED, SILENT
 
 DEPARTMENT: Final = "department=constant@0.2ms"
 UNIFORM: Final = "uniform=constant@0.2ms"
-SYSTEMS: Final = (SAN_FERMIN, "sdims-1", "sdims-4", "tree-2", "tree-16", CENTRAL)
+SYSTEMS: Final = (SAN_FERMIN, "sdims-1", "sdims-4", "tree-2", "tree-16", SUPERNODES, LEVELS, CENTRAL)
 MIB_KIB: Final = 1024
 VALUES_KIB: Final = (16, 64, 128, 256, 512, 1024, 4096)
 
@@ -154,9 +154,9 @@ LARGE: Final = (
     ),
     Experiment(
         "aggregation/systems",
-        "San Fermin beside trees of the overlay, balanced trees, and one node that fetches all",
+        "San Fermin beside trees of the overlay, balanced ones, supernodes, levels, and one node that fetches all",
         f"{PAPER}, figures 7, 8, 13c and 14",
-        takes="2 minutes; --quick: 4 s",
+        takes="3 minutes on two cores; --quick: 4 s",
         full=Settings((100,), 0.0, 1, SETTLE_S, (DEPARTMENT, wide_area())),
         quick=Settings((16,), 0.0, 1, SETTLE_S, (DEPARTMENT,)),
         columns=(*rows.POINT, *CHOSEN, *TAKEN, *MOVED, *rows.COST),
@@ -195,7 +195,7 @@ LARGE: Final = (
         charts=deaths_charts,
         variants=tuple(
             {"system": system, "value_kib": MIB_KIB, "failing": share, "how": how}
-            for system in (SAN_FERMIN, "sdims-1", "sdims-4", "tree-2")
+            for system in (SAN_FERMIN, "sdims-1", "sdims-4", "tree-2", SUPERNODES, LEVELS)
             for share in (0.05, 0.1, 0.2)
             for how in (KILLED, SILENT)
         ),

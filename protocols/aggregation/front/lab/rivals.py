@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import AcceptSwap, Plugin, RefuseSwap, SizedBlob, SwapCallbacks, SwapHandle, SwapRequest, Value, on_timer
+from peerd.api import AcceptSwap, Plugin, RefuseSwap, SwapCallbacks, SwapHandle, SwapRequest, Value, on_timer
 from peerd.frozen import Frozen
-from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.aggregation.exchange import MERGE_COST_S_PER_BYTE
+from protocols.aggregation.front.lab.contributions import contributors_of, ignoring, merge, value_of
 
 FETCHES_MAX: Final = 4
 """Values that a node fetches at a time. With more of them at once each one takes longer, and none comes earlier."""
@@ -112,7 +112,7 @@ class Rival(Plugin):
         if not request.is_fetch:
             part.to_fetch.append((request.peer, 0))
             self._fetch_more(tree)
-            return AcceptSwap(b"", _ignoring())
+            return AcceptSwap(b"", ignoring())
         given = part.given or frozenset((self.host.id,))
 
         def done(value: Value) -> None:
@@ -122,7 +122,7 @@ class Rival(Plugin):
                 part.given = None
                 self._go_on(tree)
 
-        return AcceptSwap(self._value(given), SwapCallbacks(done, lambda reason: None))
+        return AcceptSwap(value_of(given, job.value_bytes), SwapCallbacks(done, lambda reason: None))
 
     # Upwards
 
@@ -175,6 +175,8 @@ class Rival(Plugin):
         job, part = self._the_job, self._parts[tree]
 
         def came(value: Value) -> None:
+            if job is not self._job:
+                return
             part.waiting.discard(peer.id)
             part.held |= contributors_of(value)
             part.heard_at = self.host.now()
@@ -195,42 +197,13 @@ class Rival(Plugin):
             ended()
             self._go_on(tree)
 
-        callbacks = SwapCallbacks(lambda value: self._merge(lambda: came(value)), failed)
+        callbacks = SwapCallbacks(lambda value: merge(self.host, job.value_bytes, lambda: came(value)), failed)
         self._swaps.append(self.host.fetch(peer, bytes((job.number, tree)), callbacks))
-
-    # Values
 
     @property
     def _the_job(self) -> Job:
         assert self._job is not None
         return self._job
-
-    def _value(self, contributors: frozenset[NodeId]) -> SizedBlob:
-        """An aggregate has one size, whoever is in it, as counters have; and it says who."""
-        return SizedBlob(b"".join(map(id_to_bytes, sorted(contributors))), self._the_job.value_bytes)
-
-    def _merge(self, done: Callable[[], None]) -> None:
-        """As long as San Fermin's merges take."""
-        job = self._the_job
-
-        def merged(result: object) -> None:
-            if job is self._job:
-                done()
-
-        def fail(error: BaseException) -> None:
-            raise error
-
-        self.host.offload(bool, done=merged, failed=fail, cost_s=MERGE_COST_S_PER_BYTE * 2 * job.value_bytes)
-
-
-def contributors_of(value: Value) -> set[NodeId]:
-    """Whose data an aggregate has."""
-    data = bytes(value.payload if isinstance(value, SizedBlob) else value)
-    return {id_from_bytes(data[start : start + ID_BYTES]) for start in range(0, len(data), ID_BYTES)}
-
-
-def _ignoring() -> SwapCallbacks:
-    return SwapCallbacks(lambda value: None, lambda reason: None)
 
 
 def balanced(members: Sequence[PeerRef], degree: int) -> dict[NodeId, tuple[PeerRef, ...]]:
