@@ -254,7 +254,7 @@ class _Run:
 
     def _routed(self, key: NodeId) -> dict[NodeId, tuple[PeerRef, ...]]:
         places = self.simulation.places
-        members = [self._requester.peer, *(place.peer for place in self._nodes if place is not self._requester)]
+        members = [place.peer for place in self._nodes]
         return routed(members, lambda member: rival_of(places[member.id], Rival).host.next_hop(key))
 
     def _job(

@@ -108,18 +108,15 @@ class Supernode(Plugin):
             if own in (peer.id for peer in holders[1:]):
                 self._copies[node] = set()
                 self.host.set_timer("watch", RETRY_S, node)
-        holders = job.holders.get(own, ())
-        self._play(own, {own}, holders[1:] if own in job.parents else ())
+        self._play(own, {own}, job.holders[own][1:])
 
     def _play(self, node: NodeId, held: set[NodeId], replicas: Sequence[PeerRef]) -> None:
-        job, own = self._the_job, self.host.id
+        job = self._the_job
         waiting = {child for child in job.children.get(node, ()) if child not in held}
         self._roles[node] = role = _Role(node, waiting, held, set(), replicas, heard_at=self.host.now())
         # Of what an inner child has given, the copy may have a part: it says how much it has, and is asked again.
         role.came = {child: {child} for child in job.children.get(node, ()) if child in held}
         self.host.set_timer("patience", job.patience_s, node)
-        if node == own and not waiting:
-            role.safe = set(held)  # a leaf's own data is copied by nobody
         self._keep(role)
 
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
