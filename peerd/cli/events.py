@@ -76,15 +76,20 @@ def _csv_row(entry: StreamEntry) -> dict[str, Any]:
 
 
 def _text(entry: StreamEntry) -> str:
-    match entry:
-        case Item(data=data):
-            return _event(data) if isinstance(data, dict) else str(printable(data))
+    if isinstance(entry, Item):
+        return _event(entry.data) if isinstance(entry.data, dict) else str(printable(entry.data))
+    return mark_text(entry, "event")
+
+
+def mark_text(mark: Gap | Dropped | End, what: str) -> str:
+    """What people are told in the place of items that are missing; ``what`` is one of them."""
+    match mark:
         case Gap(count=count):
             if count is None:
-                return "-- the daemon or its stream began anew; some events may be missing here"
-            return f"-- missing here: {counted(count, 'event')}, no longer held"
+                return f"-- the daemon or its stream began anew; some {what}s may be missing here"
+            return f"-- missing here: {counted(count, what)}, no longer held"
         case Dropped(count=count):
-            return f"-- missing here: {counted(count, 'event')}, which came faster than was read"
+            return f"-- missing here: {counted(count, what)}, which came faster than was read"
         case End(reason=reason):
             return f"-- the stream ended: {printable(reason)}; waiting for the daemon"
 

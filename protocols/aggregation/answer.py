@@ -121,6 +121,10 @@ class Answer:
     """How many of them have said so."""
     shares: Shares = Shares()
     rejected: tuple[Rejected, ...] = ()
+    given_to: str = ""
+    """The filter on the tags of those that were given the answer, too."""
+    not_given: str = ""
+    """Why nobody else was given it, although somebody was to be."""
     type: Literal["answer"] = "answer"
 
     @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
@@ -128,7 +132,8 @@ class Answer:
     def warnings(self) -> tuple[str, ...]:
         """Return whose result was rejected, and hints that the question is mistaken, such as a glob without a match."""
         rejected = tuple(f"the result of {format_id(each.node)} was rejected: {each.reason}" for each in self.rejected)
-        return rejected + self._unconfirmed() + self._hints()
+        not_given = (f"no other node was given the answer: {self.not_given}",) if self.not_given else ()
+        return rejected + self._unconfirmed() + self._hints() + not_given
 
     def _unconfirmed(self) -> tuple[str, ...]:
         if self.confirmed == self.sampled:
@@ -166,6 +171,10 @@ class Answer:
     def shortened(self) -> Answer:
         """For a client: not more than `CONTRIBUTORS_LISTED_MAX` ids."""
         return replace(self, contributor_ids=self.contributor_ids[:CONTRIBUTORS_LISTED_MAX])
+
+    def without_lists(self) -> Answer:
+        """For other nodes: figures, and no lists of nodes."""
+        return replace(self, contributor_ids=(), missing=(), shares=replace(self.shares, listed=()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as plain data with names that stay the same."""

@@ -16,6 +16,10 @@ QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
 RIDING_BYTES_MAX: Final = 48 * KIB
 """Up to this size a value rides along with an invitation or with its answer; a larger one takes a swap of its own."""
+GIVEN_BYTES_MAX: Final = 16 * KIB
+"""An answer that is given to others has at most so many bytes of JSON."""
+RECIPIENTS_BYTES_MAX: Final = 2 * KIB
+"""The filter that says to whom, in bytes of UTF-8."""
 SHOWN_MAX: Final = 2
 """A value of so many contributors goes with what shows that they take part."""
 _RIDING_MESSAGE_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX - 8 * KIB
@@ -281,6 +285,23 @@ class PieceTold(Message):
     stage: U8
 
 
+@message(0x0110, bytes_max=24 * KIB)
+class GiveAnswer(Message):
+    """Broadcast in the place of `StopRound`, when other nodes are given the answer, too.
+
+    ``to``: a filter on the tags of those that keep it. The requester has signed all of it.
+    """
+
+    round_id: RoundId
+    requester: PeerRef
+    answered_at_ms: U64
+    """By the requester's clock, milliseconds since 1970."""
+    to: Annotated[str, Meta(max_length=RECIPIENTS_BYTES_MAX)]
+    answer: Annotated[bytes, Meta(max_length=GIVEN_BYTES_MAX)]
+    """JSON; see `protocols.aggregation.answer.LINE`."""
+    proof: Proof
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     StartRound,
     Enrolled,
@@ -298,6 +319,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     FindEnrolment,
     ShownEnrolment,
     PieceTold,
+    GiveAnswer,
 )
 
 

@@ -21,6 +21,7 @@ from protocols.aggregation.messages import (
     AskStart,
     ConfirmContribution,
     FindEnrolment,
+    GiveAnswer,
     Invite,
     InviteAnswer,
     NodeState,
@@ -38,6 +39,7 @@ from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Particip
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import (
+    answer_statement,
     confirm_statement,
     find_statement,
     noted_statement,
@@ -331,6 +333,18 @@ class Participating(Part):
         if not self._host.verify(participant.requester.id, stop_statement(stop.round_id), stop.proof):
             raise ProtocolError("forged_stop", f"{participant.requester} has not signed it")
         self._forget(stop.round_id, "stopped")
+
+    def answer_routed(self, given: GiveAnswer) -> None:
+        """The requester has ended the round, with an answer for others. Raises `ProtocolError` for a forged one."""
+        said = given.round_id, given.requester, given.answered_at_ms, given.to, given.answer
+        if not self._host.verify(given.requester.id, answer_statement(*said), given.proof):
+            raise ProtocolError("forged_answer", f"{given.requester} has not signed it")
+        participant = self.participants.get(given.round_id)
+        if participant is None:
+            return
+        if participant.requester.id != given.requester.id:
+            raise ProtocolError("forged_answer", "the answer of a round that is not its sender's")
+        self._forget(given.round_id, "stopped")
 
     # Time and neighbours
 

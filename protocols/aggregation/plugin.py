@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
@@ -28,6 +29,7 @@ from protocols.aggregation.messages import (
     ConfirmContribution,
     Enrolled,
     FindEnrolment,
+    GiveAnswer,
     Invite,
     Noted,
     ShownEnrolment,
@@ -37,6 +39,9 @@ from protocols.aggregation.messages import (
 from protocols.aggregation.participating import ENDED_MAX, Participating
 from protocols.aggregation.requesting import ASKED_MAX, Requesting
 from protocols.aggregation.statements import ROUND_ID_BYTES
+
+if TYPE_CHECKING:
+    from protocols.aggregation.answers import Answers
 
 ROUND_BYTES: Final = 300
 """What remembering a round takes, at most."""
@@ -76,6 +81,13 @@ class Aggregation(Plugin):
         self.participating.is_asked = self.requesting.requesters.__contains__
         self.add_parts(self.participating, self.requesting)
 
+    @cached_property
+    def answers(self) -> Answers:
+        """The answers that this node was given."""
+        from protocols.aggregation.answers import Answers  # most nodes are given none
+
+        return Answers(self.host)
+
     def reconfigured(self) -> None:
         """Rounds that begin from now on read other files, and wait for other times."""
         self.data.extractor = self._files()
@@ -97,6 +109,9 @@ class Aggregation(Plugin):
                 self.participating.start_told(message)
             case StopRound():
                 self.participating.stop_routed(message)
+            case GiveAnswer():
+                self.participating.answer_routed(message)
+                self.answers.take(message)
             case Enrolled():
                 self.requesting.enrolled_routed(message, source)
             case Noted():

@@ -83,7 +83,6 @@ FIELD     a JSON key (nested: request.status), a CSV column, or a named group of
 --files     glob below the node's data root, default **/* ; ** is any number of folders
 --format    ndjson, csv (first row names the columns) or text; text when there is a pattern, csv for *.csv
 --pattern   regular expression (RE2) with named groups; each match is a record
---groups-max  groups kept (the largest); what is folded away is reported as a remainder
 """.strip("\n")
 
 

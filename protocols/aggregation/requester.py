@@ -57,6 +57,8 @@ class RoundListener:
     progress: Callable[[RoundProgress], None] | None = None
     top: int | None = None
     """How many groups the answer lists; all by default."""
+    to: str = ""
+    """Who is given the answer, too: a filter on the tags of nodes (`protocols.aggregation.answers`); empty: nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Requester:
         round_id: bytes,
         query: Query,
         listener: RoundListener,
-        on_answered: Callable[[bytes], None],
+        on_answered: Callable[[bytes, Answer, str], Answer],
         with_census: bool,
         part: Callable[[], Participant | None],
     ) -> None:
@@ -509,8 +511,7 @@ class Requester:
         )
         self._emit(answer)
         self.is_answered = True
-        self._on_answered(self.round_id)
-        self._listener.finished(answer)
+        self._listener.finished(self._on_answered(self.round_id, answer, self._listener.to))
 
     def _emit(self, answer: Answer) -> None:
         self.host.emit(

@@ -34,6 +34,7 @@ from protocols.aggregation.statements import (
 )
 
 if TYPE_CHECKING:
+    from protocols.aggregation.answer import Answer
     from protocols.aggregation.requester import Requester, RoundListener
 
 GATHER_AFTER: Final = 0.9
@@ -108,11 +109,18 @@ class Requesting(Part):
         if requester is not None:
             requester.expire()
 
-    def _answered(self, round_id: bytes) -> None:
+    def _answered(self, round_id: bytes, answer: Answer, to: str) -> Answer:
+        """End the round everywhere, and give its answer to those that are to have it, too."""
         for timer in ("round_due", GATHER_TIMER):
             self._host.cancel_timer(timer, round_id)
         del self.requesters[round_id]
-        self._host.broadcast(self._signed_stop(round_id))
+        given = None
+        if to:
+            from protocols.aggregation.answers import give  # most rounds are for the requester only
+
+            answer, given = give(self._host, round_id, answer, to)
+        self._host.broadcast(given or self._signed_stop(round_id))
+        return answer
 
     def _signed_stop(self, round_id: bytes) -> StopRound:
         return StopRound(round_id, self._host.sign(stop_statement(round_id)))

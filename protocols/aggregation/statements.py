@@ -45,6 +45,12 @@ def stop_statement(round_id: bytes) -> bytes:
     return b"stop" + round_id
 
 
+def answer_statement(round_id: bytes, requester: PeerRef, answered_at_ms: int, to: str, answer: bytes) -> bytes:
+    """The requester: this is the answer of my round, which is over, and these nodes keep it."""
+    parts = (_peer(requester), _number(answered_at_ms), to.encode(), answer)
+    return b"answer" + round_id + hashlib.sha256(_joined(parts)).digest()
+
+
 def enrolled_statement(
     round_id: bytes, node: PeerRef, reason: str, absent: Iterable[tuple[PeerRef, int]] = ()
 ) -> bytes:

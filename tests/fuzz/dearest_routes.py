@@ -34,6 +34,7 @@ from peerd.limits import KIB
 from peerd.plugins import usable_fronts
 from peerd.sim.simulation import Simulation
 from peerd.testing.simulation import ring
+from protocols.aggregation.messages import RECIPIENTS_BYTES_MAX
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import CONDITIONS_MAX, GLOB_CHARACTERS_MAX
@@ -164,6 +165,9 @@ def _objects() -> list[bytes]:
 
 def _of_aggregation() -> Iterator[Asked]:
     yield Asked("POST", "/v1/aggregate", body=_json({"query": "count"}))
+    some = " or ".join(f"a = {number}" for number in range(1000))[:RECIPIENTS_BYTES_MAX].rpartition(" or ")[0]
+    yield Asked("POST", "/v1/aggregate", body=_json({"query": "count", "to": some}))
+    yield Asked("GET", "/v1/aggregate/answers", "after=start&follow=0")
     conditions = [{"field": "f" * 200, "operator": "=", "value": "v" * 200}] * CONDITIONS_MAX
     texts = ["count by a where " + " and ".join(["b = 'c'"] * CONDITIONS_MAX), "count by " + "a" * 4000]
     for query in (*texts, {"function": "count", "by": "b", "where": conditions}):

@@ -105,12 +105,13 @@ class Round:
     deadline_s: float = 60.0
     query: Query = SUM
     top: int | None = None
+    to: str = ""
     answers: list[Answer] = field(default_factory=list)
     progress: list[RoundProgress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began_at = self.simulation.now
-        listener = RoundListener(self.answers.append, self.progress.append, self.top)
+        listener = RoundListener(self.answers.append, self.progress.append, self.top, self.to)
         self.round_id = self.plugin.requesting.aggregate(self.query, listener, self.deadline_s)
 
     @property

@@ -291,7 +291,7 @@ def test_each_command_has_a_summary_that_fits_a_terminal(capsys: pytest.CaptureF
     assert all(len(line) <= 80 and "..." not in line for line in lines[1:])
     listed = {line.split()[0] for line in lines if re.match(r"  [a-z]+ {2,}", line)}
     ours = {"schema", "publish", "subscribe", "subs", "tree", "explain", "mqtt", "stream", "measure", "query", "top"}
-    assert listed == {*COMMANDS, *GROUPS, "run", "aggregate", "demo", *ours}
+    assert listed == {*COMMANDS, *GROUPS, "run", "aggregate", "answers", "demo", *ours}
     assert all(command() is not None for command in (COMMANDS | GROUPS).values())
 
 

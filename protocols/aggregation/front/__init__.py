@@ -33,7 +33,10 @@ class AggregationFront(Front):
         return router(service)
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
-        return {"aggregate": LazyCommand("Aggregate a function of all nodes' files.", f"{HERE}.commands:aggregate")}
+        return {
+            "aggregate": LazyCommand("Aggregate a function of all nodes' files.", f"{HERE}.commands:aggregate"),
+            "answers": LazyCommand("Show the answers that this node was given.", f"{HERE}.given:answers"),
+        }
 
     def demo(self) -> DemoPart:
         from protocols.aggregation.front.demo import AggregationDemo

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.client import Client, DaemonBusy, DaemonUnreachable
+from peerd.client.streams import StreamEntry
 from peerd.errors import Unavailable
 from protocols.aggregation.answer import Answer, Failed, RoundProgress
-from protocols.aggregation.front.routes import AGGREGATE
+from protocols.aggregation.front.routes import AGGREGATE, ANSWERS
 
 DEADLINE_S: Final = 60.0
 """The deadline of repeated rounds with a longer period, as of a round that is asked for once."""
@@ -57,22 +58,30 @@ class AggregationClient:
         groups_max: int | None = None,
         deadline: str | float | None = None,
         top: int | None = None,
+        to: str | None = None,
     ) -> AsyncGenerator[RoundProgress | Answer, None]:
         """Run a round; yields progress, then exactly one `Answer`. Leaving early ends the round.
 
         ``query``: text ("count by status where method = GET") or its parts as a mapping; ``deadline``: "30s", or
-        seconds.
+        seconds; ``to``: "all", or a filter on the tags of the other nodes that are given the answer, too.
         Raises `RequestRefused` for a query that cannot be run, `DaemonBusy`, `DaemonUnreachable`, and `Unavailable`
         when the round ended without an answer.
         """
         wanted = {"files": files, "format": format, "pattern": pattern, "groups_max": groups_max}
-        body = {"query": query, **wanted, "deadline": deadline, "top": top}
+        body = {"query": query, **wanted, "deadline": deadline, "top": top, "to": to}
         given = {key: value for key, value in body.items() if value is not None}
         async with aclosing(self._client.answers(AGGREGATE, given)) as lines:
             async for line in lines:
                 if isinstance(line, Failed):
                     raise Unavailable(line.detail)
                 yield line
+
+    def answers(self, *, after: str | None = None, follow: bool = True) -> AsyncGenerator[StreamEntry, None]:
+        """The answers that the daemon's node was given (``to`` of a round): those that it holds, and those that come.
+
+        The ``data`` of each item is a `protocols.aggregation.answers.GivenAnswer`, as JSON.
+        """
+        return self._client.follow(ANSWERS.at(), {"follow": int(follow)}, after=after)
 
     async def every(
         self, period_s: float, query: str | Mapping[str, Any], *, deadline: str | float | None = None, **options: Any

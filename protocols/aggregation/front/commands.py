@@ -20,6 +20,7 @@ from peerd.ids import short_id
 from peerd.quantities import parse_duration
 from peerd.words import counted
 from protocols.aggregation.answer import Answer, RoundProgress
+from protocols.aggregation.answers import recipients
 from protocols.aggregation.collector import Basis
 from protocols.aggregation.figures import Estimate, Figure, Figures, GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient, Skipped
@@ -59,10 +60,13 @@ def aggregate(
         str | None, typer.Option(metavar="10s", help="Ask again and again; a round that would be late is skipped.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="With --every: end after so many answers.")] = None,
+    to: Annotated[
+        str, typer.Option(metavar="all|FILTER", help="Who is given the answer, for `peerd answers`.")
+    ] = "requester",
     require: Annotated[
         float, typer.Option(min=0, max=1, metavar="0..1", help="Exit with 3 when the completeness is below.")
     ] = 1.0,
-    shares: Annotated[bool, typer.Option("--shares", help="List how many files and records each node read.")] = False,
+    shares: Annotated[bool, typer.Option("--shares", help="List how much each node read.")] = False,
     progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show how the round goes on.")] = True,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
@@ -74,6 +78,7 @@ def aggregate(
         _duration(deadline, "--deadline")
     if rounds is not None and every is None:
         raise typer.BadParameter("it needs --every", param_hint="--rounds")
+    recipients(to)
     period_s = None if every is None else _duration(every, "--every")
     watcher = _Watcher(stderr() if progress else None)
     printer = _Printer(asked, output, shares, is_repeated=every is not None)
@@ -84,7 +89,7 @@ def aggregate(
         printer.show(answer)
         enough = enough and is_enough(answer, require)
 
-    asyncio.run(_ask(socket, asked, _Asking(deadline, top, period_s, rounds), watcher, answered))
+    asyncio.run(_ask(socket, asked, _Asking(deadline, top, to, period_s, rounds), watcher, answered))
     if not enough:
         raise typer.Exit(ExitCode.PARTIAL)
 
@@ -122,6 +127,7 @@ class _Asking:
 
     deadline: str | None
     top: int
+    to: str
     period_s: float | None
     rounds: int | None
 
@@ -131,7 +137,8 @@ async def _ask(
 ) -> None:
     async with Client(admin_address(socket)) as client:
         options = {"files": query.files, "format": query.format, "pattern": query.pattern}
-        wanted: dict[str, Any] = {**options, "groups_max": query.groups_max, "deadline": how.deadline, "top": how.top}
+        wanted: dict[str, Any] = {**options, "groups_max": query.groups_max, "deadline": how.deadline}
+        wanted |= {"top": how.top, "to": how.to}
         service, text, left = AggregationClient(client), str(query), how.rounds
         lines: AsyncGenerator[RoundProgress | Answer | Skipped, None]
         if how.period_s is None:

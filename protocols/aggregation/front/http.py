@@ -2,6 +2,7 @@
 
 ``POST /aggregate`` answers with JSON lines: ``{"type": "progress", ...}`` as the round goes on, then one
 ``{"type": "answer", ...}``. Whoever hangs up ends the round.
+``GET /aggregate/answers`` has the answers of others that this node was given.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from starlette.types import Receive, Scope, Send
 
 from peerd.daemon.http.paying import pay
 from peerd.daemon.http.routes import serve
-from peerd.daemon.http.streaming import Reports
+from peerd.daemon.http.streaming import Reports, Source, add_feed
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
 from peerd.models.admin import STREAM_TYPE
 from peerd.quantities import parse_duration
 from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
+from protocols.aggregation.answers import GIVEN, GivenAnswer, recipients
 from protocols.aggregation.calls import Call, plain_number
-from protocols.aggregation.front.routes import AGGREGATE
+from protocols.aggregation.front.routes import AGGREGATE, ANSWERS
 from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT
 from protocols.aggregation.listings import EDGES_MAX
+from protocols.aggregation.messages import RECIPIENTS_BYTES_MAX
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
 from protocols.aggregation.query import (
     CONDITIONS_MAX,
@@ -110,6 +113,9 @@ class AggregateBody(_Body):
         None, description='Seconds, or text such as "30s". Default: the deadline of the daemon\'s configuration.'
     )
     top: Annotated[int, Field(ge=1, le=TOP_MAX)] | None = Field(None, description="Groups listed; default all.")
+    to: Annotated[str, Field(max_length=RECIPIENTS_BYTES_MAX)] = Field(
+        "requester", description="Who is given the answer: requester, all, or a filter on the tags of nodes."
+    )
 
     def to_query(self) -> Query:
         """The query that every node will run. Raises `QueryError`."""
@@ -125,7 +131,7 @@ class AggregateBody(_Body):
         return replace(query, calls=(call,), by=parts.by, where=where)
 
 
-def open_feed(top: int | None = None) -> tuple[Reports[RoundProgress | Answer], RoundListener]:
+def open_feed(top: int | None = None, to: str = "") -> tuple[Reports[RoundProgress | Answer], RoundListener]:
     """Connect the plugin, which must not wait, with the stream, which may have to: returns a reader and a listener.
 
     The feed is the round's own and never resumed, so that its epoch says nothing.
@@ -139,7 +145,7 @@ def open_feed(top: int | None = None) -> tuple[Reports[RoundProgress | Answer], 
         feed.push(answer)
         feed.end("finished", is_final=True)
 
-    return Reports(feed), RoundListener(finished, progress, top)
+    return Reports(feed), RoundListener(finished, progress, top, to)
 
 
 def router(service: Aggregation) -> APIRouter:
@@ -154,8 +160,8 @@ def router(service: Aggregation) -> APIRouter:
         if len(streams) >= STREAMS_MAX:
             raise Unavailable(f"{len(streams)} aggregates run through this API already; try again when one has ended")
         deadline_s = service.config.deadline if body.deadline is None else body.deadline
-        reports, listener = open_feed(body.top)
         try:
+            reports, listener = open_feed(body.top, recipients(body.to))
             round_id = service.requesting.aggregate(body.to_query(), listener, deadline_s)
         except QueryError as error:
             raise HTTPException(422, str(error)) from error
@@ -167,6 +173,11 @@ def router(service: Aggregation) -> APIRouter:
 
         return RoundResponse(_lines(reports, deadline_s), ended)
 
+    async def answers() -> Source[GivenAnswer]:
+        """The answers that this node was given (`to` of a round): the newest 64, and those to come."""
+        return Source(service.answers.feed, GIVEN.dump_json, begin="start")
+
+    add_feed(router, ANSWERS.path, answers)
     return router
 
 

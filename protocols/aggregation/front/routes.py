@@ -6,5 +6,7 @@ from typing import Final
 
 from peerd.models.routes import HttpRoute
 from protocols.aggregation.answer import LINE
+from protocols.aggregation.answers import GIVEN
 
 AGGREGATE: Final = HttpRoute("POST", "/aggregate", LINE, scope="read")
+ANSWERS: Final = HttpRoute("GET", "/aggregate/answers", GIVEN)
