@@ -76,7 +76,7 @@ def give(host: Host, round_id: bytes, answer: Answer, to: str) -> tuple[Answer, 
     return told, GiveAnswer(*said, host.sign(answer_statement(*said)))
 
 
-class Answers:
+class GivenAnswers:
     """The answers that this node was given, the newest ones."""
 
     def __init__(self, host: Host) -> None:

@@ -18,7 +18,7 @@ RIDING_BYTES_MAX: Final = 48 * KIB
 """Up to this size a value rides along with an invitation or with its answer; a larger one takes a swap of its own."""
 GIVEN_BYTES_MAX: Final = 16 * KIB
 """An answer that is given to others has at most so many bytes of JSON."""
-RECIPIENTS_BYTES_MAX: Final = 2 * KIB
+RECIPIENTS_BYTES_MAX: Final = 512
 """The filter that says to whom, in bytes of UTF-8."""
 SHOWN_MAX: Final = 2
 """A value of so many contributors goes with what shows that they take part."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial as bind
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from peerd.api import (
     AcceptSwap,
@@ -69,10 +69,10 @@ from protocols.aggregation.partial import PARTIAL_BYTES_MAX
 from protocols.aggregation.prefix import neighbourhood_of
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import enrolled_statement
-from protocols.aggregation.tree import (
-    BinomialTree,
-    TreePhase,
-)
+from protocols.aggregation.tree import BinomialTree, TreePhase
+
+if TYPE_CHECKING:
+    from protocols.aggregation.patience import LevelPatience
 
 TELL_TIMEOUT_S: Final = 5.0
 TELL_TRIES_MAX: Final = 4
@@ -105,6 +105,7 @@ class Participant:
         config: AggregationConfig,
         start: StartRound,
         query: Query,
+        patience: LevelPatience,
         on_result: Callable[[Participant], None],
         on_refused: Callable[[Participant, str], None],
     ) -> None:
@@ -143,6 +144,7 @@ class Participant:
         self.splitting = Splitting.of_round(host, start, query, self, self._swapping)
         """The exchange in pieces, unless it is known not to come."""
         self._level_started_at = host.now()
+        self._patience = patience
         self._received_bytes = 0
         host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=query_text(query)))
 
@@ -226,7 +228,8 @@ class Participant:
             self.splitting.leave()
         self.idle_since = None
         self._level_started_at = self.host.now()
-        self._apply(self.tree.begin(self._rides()))
+        rides = self._rides()
+        self._apply(self.tree.begin(rides, self._patience.share if rides else 1.0))
 
     # Pieces
 
@@ -580,6 +583,8 @@ class Participant:
     def _level_done(self, done: LevelDone) -> None:
         self._swapping.level_left(done.level)
         now = self.host.now()
+        if self.tree.rides:
+            self._patience.learn(done.outcome, (now - self._level_started_at) / self.tree.timeout_s(done.level))
         self.host.emit(
             LevelFinished(
                 round=self.name,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -48,6 +49,9 @@ from protocols.aggregation.statements import (
     stop_statement,
 )
 
+if TYPE_CHECKING:
+    from protocols.aggregation.patience import LevelPatience
+
 ENDED_MAX: Final = 1024
 """Rounds that are over and remembered, so that late messages do not start them anew."""
 ASKS_MAX: Final = 64
@@ -84,6 +88,13 @@ class Participating(Part):
         self._early: OrderedDict[tuple[bytes, NodeId], tuple[Invite | PieceTold, PeerRef]] = OrderedDict()
         """What has overtaken the start. Who gets no answer to an invitation invites again, and is asked then."""
 
+    @cached_property
+    def patience(self) -> LevelPatience:
+        """How long it waits at the levels of its rounds."""
+        from protocols.aggregation.patience import LevelPatience  # with the first round
+
+        return LevelPatience()
+
     @property
     def ended_count(self) -> int:
         """How many rounds it remembers that are over."""
@@ -118,7 +129,8 @@ class Participating(Part):
         if reason:
             self._decline(start, reason)
             return
-        participant = Participant(self._host, self.config, start, query, self._tree_finished, self._refused)
+        told = self._tree_finished, self._refused
+        participant = Participant(self._host, self.config, start, query, self.patience, *told)
         self.participants[start.round_id] = participant
         self._host.gauge("peerd_aggregation_open_rounds", len(self.participants))
         remaining_s = participant.expires_at - self._host.now()

@@ -41,7 +41,7 @@ from protocols.aggregation.requesting import ASKED_MAX, Requesting
 from protocols.aggregation.statements import ROUND_ID_BYTES
 
 if TYPE_CHECKING:
-    from protocols.aggregation.answers import Answers
+    from protocols.aggregation.answers import GivenAnswers
 
 ROUND_BYTES: Final = 300
 """What remembering a round takes, at most."""
@@ -82,11 +82,11 @@ class Aggregation(Plugin):
         self.add_parts(self.participating, self.requesting)
 
     @cached_property
-    def answers(self) -> Answers:
+    def answers(self) -> GivenAnswers:
         """The answers that this node was given."""
-        from protocols.aggregation.answers import Answers  # most nodes are given none
+        from protocols.aggregation.answers import GivenAnswers  # most nodes are given none
 
-        return Answers(self.host)
+        return GivenAnswers(self.host)
 
     def reconfigured(self) -> None:
         """Rounds that begin from now on read other files, and wait for other times."""

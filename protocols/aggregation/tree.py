@@ -120,6 +120,7 @@ class BinomialTree:
         self._rode_to: int | None = None
         """The shortest level at which the aggregate rode: those of all longer ones are there to be given."""
         self._given: dict[NodeId, int] = {}
+        self._timeout_share = 1.0
 
     @property
     def level(self) -> int | None:
@@ -135,6 +136,11 @@ class BinomialTree:
         """How long to wait for this partner to do what it agreed to."""
         return patience_s(self._settings.reserve_s, self._neighbourhood.rtt_s(peer))
 
+    def timeout_s(self, level: int) -> float:
+        """Section 4.3: it grows with the estimated number of nodes behind the prefix."""
+        settings, size = self._settings, self._neighbourhood.estimated_size(level)
+        return min(settings.timeout_base_s + settings.timeout_per_node_s * size, settings.timeout_max_s)
+
     def begins_with(self, level: int) -> PeerRef | None:
         """The node to which this one proposes a swap as soon as it comes to a level, if there is one."""
         counterpart = None if self.rides else self._counterpart(level)
@@ -142,14 +148,15 @@ class BinomialTree:
 
     # Events
 
-    def begin(self, rides: bool = False) -> list[Effect]:
+    def begin(self, rides: bool = False, timeout_share: float = 1.0) -> list[Effect]:
         """This node's own data is ready: start at the longest common prefix with any node (section 4.1).
 
-        ``rides``: whether it is small enough to go with an invitation.
+        ``rides``: whether it is small enough to go with an invitation. ``timeout_share``: the part of a level's
+        time-out that this round waits (`protocols.aggregation.patience`).
         """
         if self.phase is not TreePhase.IDLE:
             raise Bug(f"a tree begins once, not in phase {self.phase.value}")
-        self.rides = rides
+        self.rides, self._timeout_share = rides, timeout_share
         if self._levels.level_of(self.own) is None:
             return self._finish("pruned")  # nobody swaps with this node: its data is left over
         longest = self._neighbourhood.longest_level()
@@ -528,11 +535,8 @@ class BinomialTree:
         return effects
 
     def _arm_level(self) -> Arm:
-        """Section 4.3: the time-out grows with the estimated number of nodes behind the prefix."""
         assert self._current is not None
-        settings = self._settings
-        size = self._neighbourhood.estimated_size(self._current.level)
-        timeout_s = min(settings.timeout_base_s + settings.timeout_per_node_s * size, settings.timeout_max_s)
+        timeout_s = self._timeout_share * self.timeout_s(self._current.level)
         return Arm(TreeTimer.LEVEL, max(timeout_s, LEVEL_RTTS * self._rtt_s(self._current)))
 
     def _arm_invite(self, current: LevelState) -> Arm:

@@ -185,6 +185,23 @@ def test_ten_percent_crash_during_a_round(seed: int) -> None:
     assert_nothing_left(simulation)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_after_calm_rounds_a_silent_machine_holds_a_round_up_for_less(seed: int) -> None:
+    """The time-out is 2 s and more, then a quarter; to that the 2 s come in which the requester asks for reasons."""
+    simulation = aggregation_ring(16, seed)
+    patiences = [aggregation_of(simulation, index).participating.patience for index in range(16)]
+    for _ in range(5):
+        Round(simulation).answer()
+        simulation.run_for(1.0)
+    assert max(patience.share for patience in patiences) < 0.5
+    simulation.silence(simulation.nodes[7])
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert answer.contributors == 15 and answer.duration_s < 4.0
+    simulation.run_for(1.0)
+    assert max(patience.share for patience in patiences) >= 0.5
+
+
 def test_a_node_that_died_before_the_round_is_missing_and_unreachable() -> None:
     simulation = aggregation_ring(8, seed=3)
     simulation.silence(simulation.nodes[5])

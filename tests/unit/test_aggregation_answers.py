@@ -1,4 +1,4 @@
-"""Answers that are given to other nodes: who keeps which, what members may not say, and how people read them."""
+"""GivenAnswers that are given to other nodes: who keeps which, what members may not say, and how people read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import LINE, Answer, Failed
-from protocols.aggregation.answers import KEPT_MAX, Answers, give, recipients
+from protocols.aggregation.answers import KEPT_MAX, GivenAnswers, give, recipients
 from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
 from protocols.aggregation.messages import GIVEN_BYTES_MAX, GiveAnswer
@@ -44,7 +44,7 @@ def given(
     return GiveAnswer(*said, signed(NodeId(signer or requester), answer_statement(*said)))
 
 
-def held(answers: Answers) -> list[Answer]:
+def held(answers: GivenAnswers) -> list[Answer]:
     feed = answers.feed
     found = [feed.held(number) for number in range(feed.first, feed.last + 1)]
     return [each.answer for each in found if each is not None]
@@ -55,7 +55,7 @@ def test_who_is_given_an_answer() -> None:
     assert recipients("role = web") == "role = 'web'"
     with pytest.raises(QueryError, match="requester, all, or a filter"):
         recipients("role =")
-    with pytest.raises(QueryError, match="2048 bytes"):
+    with pytest.raises(QueryError, match="512 bytes"):
         recipients(" or ".join(f"role = {letter * 900}" for letter in "abc"))
 
 
@@ -115,7 +115,7 @@ def test_it_is_told_by_broadcast_only() -> None:
 
 
 def test_the_newest_are_held() -> None:
-    answers = Answers(FakeHost(1))
+    answers = GivenAnswers(FakeHost(1))
     for number in range(KEPT_MAX + 5):
         round_id = number.to_bytes(len(ROUND), "big")
         answers.take(given(replace(ANSWER, round=round_id.hex(), contributors=number), round_id=round_id))
@@ -142,7 +142,7 @@ def test_an_answer_goes_without_lists_of_nodes_and_not_when_it_is_too_large() ->
 def plugin(monkeypatch: pytest.MonkeyPatch) -> FakeAggregation:
     """That of the daemon that every client asks; it was given one answer."""
     fake = FakeAggregation()
-    fake.answers = Answers(FakeHost(1))
+    fake.answers = GivenAnswers(FakeHost(1))
     fake.answers.take(given())
     fake.fake.on_call = answer_at_once
     daemon = FakeDaemon({"aggregation": fake})

@@ -262,6 +262,12 @@ def test_time_out_grows_with_the_estimated_nodes() -> None:
     assert armed.delay_s == pytest.approx(1 + 0.1 * 40)
 
 
+def test_time_out_is_the_part_of_it_that_levels_lately_needed() -> None:
+    effects = BinomialTree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin(False, 0.5)
+    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.LEVEL]
+    assert armed.delay_s == pytest.approx((1 + 0.1 * 40) / 2)
+
+
 @pytest.mark.parametrize(("rtt_s", "expected_s"), [(0.0, 5.0), (0.5, 5.0), (1.7, 13.6)])
 def test_a_far_partner_gets_the_time_that_opening_a_swap_takes(rtt_s: float, expected_s: float) -> None:
     """Its offer comes four round trips after the agreement."""

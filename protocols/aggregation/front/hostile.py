@@ -16,6 +16,7 @@ from protocols.aggregation.exchange import decode_value
 from protocols.aggregation.messages import (
     AnswerKind,
     Enrolled,
+    GiveAnswer,
     Invite,
     InviteAnswer,
     ProposeAnswer,
@@ -27,7 +28,7 @@ from protocols.aggregation.partial import Partial
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import parse_query
-from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement, stop_statement
+from protocols.aggregation.statements import NONCE_BYTES, answer_statement, round_id_of, start_statement, stop_statement
 
 LONG_MS: Final = 2**32 - 1
 """The longest that a round can be said to last: 49 days."""
@@ -79,6 +80,18 @@ class StopsDirectly(RoundBehaviour):
     def strike(self, start: StartRound) -> None:
         for peer in self.node.others():
             self.node.say(peer, StopRound(start.round_id))
+
+
+class GivesAnswers(RoundBehaviour):
+    """Tells everybody what the answer of the round is, in its own name and in that of the requester."""
+
+    name = "gives answers of others"
+
+    def strike(self, start: StartRound) -> None:
+        answered_at_ms = round(self.node.driver.wall_time() * 1000)
+        for requester in (self.node.peer, start.requester):
+            said = start.round_id, requester, answered_at_ms, "TRUE", b"{}"
+            self.node.overlay.broadcast(GiveAnswer(*said, self.sign(answer_statement(*said))))
 
 
 class OffersMore(RoundBehaviour):
@@ -215,7 +228,7 @@ class RefusesEverybody(RoundBehaviour):
 
 
 KINDS: Final[tuple[type[Behaviour], ...]] = (
-    *(StopsByBroadcast, StopsDirectly, OffersMore, Declines, Answers, StartsDirectly),
+    *(StopsByBroadcast, StopsDirectly, GivesAnswers, OffersMore, Declines, Answers, StartsDirectly),
     *(EndlessRounds, InventsContributors, GivesGarbage, NeverSwaps, RefusesEverybody),
 )
 BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}
