@@ -49,6 +49,8 @@ class SwapCallbacks(Frozen):
     received: Callable[[Value], None] | None = None
     """The peer's whole value, length and digest verified. Called before the peer has confirmed ours: ``done`` or
     ``failed``, which follows, says whether it has. For whoever need not know that to go on."""
+    accepted: Callable[[], None] | None = None
+    """The peer has accepted the swap that this node opened."""
 
 
 class SwapRequest(Frozen):

@@ -336,6 +336,8 @@ class SwapSession:
             self.fail(reason)
             return
         self.state = SwapState.EXCHANGING
+        if self._callbacks is not None and self._callbacks.accepted is not None:
+            self._call_back(self._callbacks.accepted)
         self._pump()
 
     def _allocate(self, payload_bytes: int, padding_bytes: int) -> str | None:
@@ -445,8 +447,8 @@ class SwapSession:
             opened_s=opened_at - self._started_at,
         )
 
-    def _call_back(self, callback: Callable[..., Any], argument: object) -> None:
-        self._driver.call_soon(lambda: self._owner.report(self, callback, argument))
+    def _call_back(self, callback: Callable[..., Any], *arguments: object) -> None:
+        self._driver.call_soon(lambda: self._owner.report(self, callback, *arguments))
 
     def _close(self) -> None:
         """Flush and close; cut off a peer that does not read."""

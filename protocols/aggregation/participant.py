@@ -214,9 +214,13 @@ class Participant:
     def _begin(self) -> None:
         """Begin to swap, as soon as the data is here and may go to others: in pieces where that takes less time."""
         aggregate, splitting = self.aggregate, self.splitting
-        if aggregate is None or not (self._is_enrolled or self._rides()):
+        if aggregate is None:
             return
-        is_large = value_size_bytes(aggregate.value) >= self.config.pieces_from
+        is_large, rides = value_size_bytes(aggregate.value) >= self.config.pieces_from, self._rides()
+        if not rides and (splitting is None or not is_large):
+            self._look_ahead()
+        if not (self._is_enrolled or rides):
+            return
         if splitting is not None and self._is_enrolled and splitting.is_to_begin(is_large):
             self.idle_since = None
             splitting.begin(aggregate, self.expires_at - self.host.now())
@@ -389,11 +393,12 @@ class Participant:
 
     def swap_requested(self, request: SwapRequest, level: int) -> AcceptSwap | RefuseSwap:
         """The partner opens the swap that we agreed to."""
-        if self.aggregate is None or not self.tree.accepts_swap(request.peer, level):
-            return RefuseSwap("not_agreed")
+        if not self.tree.accepts_swap(request.peer, level):  # then the offer is the proposal
+            answer = self.proposal_received(Propose(self.round_id, level), request.peer)
+            if not answer.accepted:
+                return RefuseSwap(AnswerKind(answer.kind).name.lower())
         self._apply(self.tree.swap_accepted(request.peer))
-        self._look_ahead(level - 1)
-        return self._swapping.accept(request.peer, level, self.aggregate.value)
+        return self._swapping.accept(request.peer, level, self._held.value)
 
     def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Give the requester our result, which it fetches."""
@@ -482,12 +487,9 @@ class Participant:
             case MergeOffer(peer, level, value):
                 self._merge(peer, level, value, "rode")
             case SendProposal(peer, level):
-                self._swapping.propose(peer, level)
+                self._swapping.propose(peer, level, self._held.value)
             case OpenSwap(peer, level):
-                if self.aggregate is None:
-                    raise Bug("a swap before extraction")
-                self._swapping.begin(peer, level, self.aggregate.value)
-                self._look_ahead(level - 1)
+                self._swapping.begin(peer, level, self._held.value)
             case Arm(timer, delay_s):
                 self.host.cancel_timer(timer.value, self.round_id)
                 self.host.set_timer(timer.value, delay_s, self.round_id)
@@ -500,10 +502,9 @@ class Participant:
                 if outcome == "result":
                     self._on_result(self)
 
-    def _look_ahead(self, level: int) -> None:
-        """Open the connection of the next swap, while this one is under way."""
-        peer = self.tree.begins_with(level)
-        if peer is not None:
+    def _look_ahead(self) -> None:
+        """Open the connections of the next swaps with counterparts, of this level and the one after it."""
+        for level, peer in self.tree.begins_soon():
             self._swapping.expect(peer, level)
 
     # For `Swapping`
@@ -531,21 +532,11 @@ class Participant:
     # Merging
 
     def _merge(self, peer: PeerRef, level: int, value: Value, outcome: str) -> None:
-        if self.aggregate is None:
-            raise Bug("a merge before extraction")
         self.host.count("peerd_aggregation_swaps_total", outcome=outcome)
         self._received_bytes = value_size_bytes(value)
-        cost_s = MERGE_COST_S_PER_BYTE * (value_size_bytes(value) + value_size_bytes(self.aggregate.value))
-        self.host.offload(
-            merge_received,
-            self.neighbourhood.levels,
-            level,
-            self.aggregate,
-            value,
-            done=self._merged,
-            failed=bind(self._merge_failed, peer),
-            cost_s=cost_s,
-        )
+        cost_s = MERGE_COST_S_PER_BYTE * (value_size_bytes(value) + value_size_bytes(self._held.value))
+        arguments, failed = (self.neighbourhood.levels, level, self._held, value), bind(self._merge_failed, peer)
+        self.host.offload(merge_received, *arguments, done=self._merged, failed=failed, cost_s=cost_s)
 
     def _merged(self, aggregate: Aggregate) -> None:
         level = self.tree.level
@@ -555,6 +546,13 @@ class Participant:
             self._sides[level] = self.aggregate
         self.aggregate = aggregate
         self._apply(self.tree.merged(frozenset(aggregate.partial.contributors), self._rides()))
+
+    @property
+    def _held(self) -> Aggregate:
+        """The aggregate, which a tree that has begun has."""
+        if self.aggregate is None:
+            raise Bug("a tree has begun without data")
+        return self.aggregate
 
     def _rides(self) -> bool:
         """Whether this node's aggregate is small enough to go with a message."""
@@ -566,9 +564,7 @@ class Participant:
         merged = max((each for each in self._sides if each <= level), default=None)
         if merged is not None:
             return self._sides[merged]
-        if self.aggregate is None:
-            raise Bug("a value before extraction")
-        return self.aggregate
+        return self._held
 
     def _merge_failed(self, peer: PeerRef, error: BaseException) -> None:
         if not isinstance(error, ProtocolError | Unavailable):
@@ -582,6 +578,7 @@ class Participant:
 
     def _level_done(self, done: LevelDone) -> None:
         self._swapping.level_left(done.level)
+        self._look_ahead()
         now = self.host.now()
         if self.tree.rides:
             self._patience.learn(done.outcome, (now - self._level_started_at) / self.tree.timeout_s(done.level))

@@ -11,11 +11,7 @@ from peerd.api import AcceptSwap, Host, PreparedSwap, SwapCallbacks, SwapHandle,
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.exchange import swap_tag
 from protocols.aggregation.messages import AnswerKind, Propose, ProposeAnswer
-from protocols.aggregation.tree import patience_s
-
-PREPARED_RTT_S: Final = 0.005
-"""From this distance on a swap's connection is opened along with its proposal, two latencies earlier. Nearer by, that
-is not worth the handshake which is in vain when the proposal is refused."""
+from protocols.aggregation.tree import PREPARED_RTT_S, patience_s
 
 SILENCE_S: Final = 3.0
 """A partner that says nothing for so long, or for eight round trips, is given up: others have its data. TCP would wait
@@ -24,6 +20,10 @@ for 15 s when its machine is gone, which is longer than a round takes."""
 
 SLOW: Final = 1.5
 """A swap that takes so many times as long as the longest one before is a slow one."""
+
+
+REFUSALS: Final = {f"refused:{kind.name.lower()}": kind for kind in AnswerKind}
+"""How a swap ends whose offer was a proposal that was refused."""
 
 
 class Swapper(Protocol):
@@ -46,6 +46,8 @@ class _Exchange:
     level: int
     prepared: PreparedSwap | None = None
     """Its connection, from the proposal until it is used, or not wanted, or lost."""
+    is_offered: bool = False
+    """Whether the offer of the swap is its proposal, too."""
     agreed_at: float | None = None
     swap: SwapHandle | None = None
     """The swap, until the partner's value is here: then only the partner waits for the rest of it."""
@@ -95,14 +97,18 @@ class Swapping:
         if exchange is not None:
             exchange.drop()
 
-    def propose(self, peer: PeerRef, level: int) -> None:
-        """Ask for a swap, and meanwhile open its connection where that takes long."""
+    def propose(self, peer: PeerRef, level: int, value: Value) -> None:
+        """Ask for a swap: with its offer where a connection has been opened for it. Else one is opened meanwhile, where
+        that takes long."""
         expected = self._expected.get(level)
-        if expected is not None and expected.peer.id == peer.id:
-            exchange = self._expected.pop(level)
-        else:
-            exchange = self._prepare(peer, level)
-        self._proposed = exchange
+        if expected is not None and expected.peer.id == peer.id and expected.prepared is not None:
+            exchange = self._proposed = self._expected.pop(level)
+            self._offer(exchange, value)
+            return
+        self._ask(peer, level)
+
+    def _ask(self, peer: PeerRef, level: int) -> None:
+        exchange = self._proposed = self._prepare(peer, level)
 
         def replied(message: Message, source: PeerRef) -> None:
             accepted = isinstance(message, ProposeAnswer) and message.accepted
@@ -119,18 +125,22 @@ class Swapping:
 
         self._host.request(peer, Propose(self._round_id, level), self._patience_s(peer), replied, lost)
 
+    def _offer(self, exchange: _Exchange, value: Value) -> None:
+        prepared, exchange.prepared = exchange.prepared, None
+        assert prepared is not None
+        exchange.is_offered, exchange.swap = True, prepared
+        prepared.offer(value)
+
     def begin(self, peer: PeerRef, level: int, value: Value) -> None:
-        """The partner has agreed: give our value for its."""
+        """The partner has agreed: give our value for its, if that is not on its way."""
         exchange = self._proposed
         if exchange is None or exchange.peer.id != peer.id or exchange.level != level:
             exchange = _Exchange(peer, level)
         self._proposed = None
-        prepared, exchange.prepared = exchange.prepared, None
         self._agree(exchange)
-        if prepared is not None:
-            exchange.swap = prepared
-            prepared.offer(value)
-        else:
+        if exchange.prepared is not None:
+            self._offer(exchange, value)
+        elif not exchange.is_offered:
             tag = swap_tag(self._round_id, level)
             limits = self.deadline_s(), self._silence_s(peer)
             exchange.swap = self._host.swap(peer, tag, value, self._callbacks(exchange), *limits)
@@ -163,6 +173,8 @@ class Swapping:
             self._agreed.swap.cancel()
         if self._proposed is not None:
             self._proposed.drop()
+            if self._proposed.swap is not None:
+                self._proposed.swap.cancel()
         for level in list(self._expected):
             self.level_left(level)
 
@@ -183,8 +195,15 @@ class Swapping:
 
     def _callbacks(self, exchange: _Exchange) -> SwapCallbacks:
         return SwapCallbacks(
-            done=lambda value: None, failed=partial(self._failed, exchange), received=partial(self._received, exchange)
+            done=lambda value: None,
+            failed=partial(self._failed, exchange),
+            accepted=partial(self._accepted, exchange),
+            received=partial(self._received, exchange),
         )
+
+    def _accepted(self, exchange: _Exchange) -> None:
+        if exchange.agreed_at is None:
+            self._swapper.proposal_answered(exchange.peer, True, AnswerKind.MAYBE_LATER)
 
     def _received(self, exchange: _Exchange, value: Value) -> None:
         exchange.is_here, exchange.swap = True, None
@@ -193,7 +212,19 @@ class Swapping:
         self._swapper.swap_received(exchange.peer, exchange.level, value)
 
     def _failed(self, exchange: _Exchange, reason: str) -> None:
-        if exchange.agreed_at is None:
+        if exchange.agreed_at is None and exchange.is_offered:
+            self._refused(exchange, reason)
+        elif exchange.agreed_at is None:
             exchange.prepared = None  # if they agree yet, the swap takes another connection
         elif not exchange.is_here:
             self._swapper.swap_failed(exchange.peer, reason)
+
+    def _refused(self, exchange: _Exchange, reason: str) -> None:
+        """An offer that was a proposal, too, was not accepted."""
+        kind = REFUSALS.get(reason)
+        if kind is not None:
+            self._swapper.proposal_answered(exchange.peer, False, kind)
+        elif reason == "peer_down" and exchange is self._proposed:
+            self._ask(exchange.peer, exchange.level)  # perhaps it had closed the connection, which was there for long
+        else:
+            self._swapper.proposal_lost(exchange.peer)

@@ -61,7 +61,10 @@ HURRY_RTTS: Final = 2.0
 """So long, and so many round trips, invited nodes have for themselves; then as many more are invited, and all are asked
 whether they live. The pause doubles each time, up to `TreeSettings.invite_interval_s`."""
 DOUBLINGS_MAX: Final = 16
-PAIRING_RTTS: Final = 1.0
+PREPARED_RTT_S: Final = 0.005
+"""From this distance on the connection of a swap is opened before it is agreed to, two latencies earlier. Nearer by,
+that is not worth the handshake which is in vain when it is refused."""
+PAIRING_RTTS: Final = 2.0
 """So long, and at least `HURRY_S`, counterparts have to begin their swap; then the others are invited."""
 LEVEL_RTTS: Final = 4.0
 """A level lasts at least until an invited node has been asked again and has answered."""
@@ -145,6 +148,12 @@ class BinomialTree:
         """The node to which this one proposes a swap as soon as it comes to a level, if there is one."""
         counterpart = None if self.rides else self._counterpart(level)
         return counterpart if counterpart is not None and self.own < counterpart.id else None
+
+    def begins_soon(self) -> list[tuple[int, PeerRef]]:
+        """That node for the level in work, or the first one to come, and for the next shorter one."""
+        level = self._neighbourhood.longest_level() if self.phase is TreePhase.IDLE else self.level
+        levels = () if level is None else range(max(level - 1, 0), level + 1)
+        return [(each, peer) for each in levels if (peer := self.begins_with(each)) is not None]
 
     # Events
 
@@ -415,11 +424,22 @@ class BinomialTree:
         return [*effects, *self._wait()]
 
     def _pair_up(self, current: LevelState) -> None:
-        """Where both know who tries whom first, one of the two proposes at once and nobody need be invited."""
+        """Where both know who tries whom first, one of the two proposes at once, or once the other one invites it."""
         current.is_pairing = self._levels.has_counterparts
         current.counterpart = self._counterpart(current.level)
-        if (peer := self.begins_with(current.level)) is not None:
+        if (peer := self.begins_with(current.level)) is not None and not self.is_far(peer):
             self._invitations.remember(peer, current.level)
+
+    def is_far(self, peer: PeerRef) -> bool:
+        """Whether connections to this node are opened before it is certain that they will be used."""
+        return self._neighbourhood.rtt_s(peer) >= PREPARED_RTT_S
+
+    def _invite_counterpart(self, current: LevelState) -> list[Effect]:
+        """Tell a counterpart that is far away, and has opened a connection, that it may begin."""
+        peer = current.counterpart
+        if peer is None or peer.id > self.own or not self.is_far(peer):
+            return []
+        return [SendInvite(peer, current.level, with_value=False)]
 
     def _counterpart(self, level: int) -> PeerRef | None:
         wanted = self._levels.counterpart(level)
@@ -444,7 +464,8 @@ class BinomialTree:
         if effects := self._propose_if_waiting():
             return effects
         # The timers last: how long they run depends on whom this has invited.
-        effects = [] if self._is_pairing(current) else self._next_invitations(current)
+        is_pairing = self._is_pairing(current)
+        effects = self._invite_counterpart(current) if is_pairing else self._next_invitations(current)
         return [*effects, self._arm_level(), self._arm_invite(current)]
 
     def _propose_if_waiting(self) -> list[Effect]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peerd.api import Value
@@ -9,7 +11,8 @@ from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.exchange import swap_tag
 from protocols.aggregation.messages import AnswerKind, ProposeAnswer
-from protocols.aggregation.swapping import PREPARED_RTT_S, SILENCE_S, SLOW, Swapping
+from protocols.aggregation.swapping import SILENCE_S, SLOW, Swapping
+from protocols.aggregation.tree import PREPARED_RTT_S
 
 ROUND = bytes(16)
 PATIENCE_S = 4.0
@@ -35,10 +38,17 @@ class Rig:
         request = self.host.requests[-1]
         request.on_reply(ProposeAnswer(ROUND, accepted, kind), request.peer)
 
+    def propose(self, number: int) -> None:
+        """The tree would swap with that node."""
+        self.swapping.propose(peer(number), 3, b"value")
+
+    def callbacks(self, number: int) -> Any:
+        """Those of the connection that was asked for at that place of the transcript."""
+        return [each for each in self.host.asked if "callbacks" in each.arguments][number].arguments["callbacks"]
+
     def fail(self, number: int, reason: str) -> None:
-        """The connection that was asked for at that place of the transcript is lost."""
-        [*asked] = [each for each in self.host.asked if "callbacks" in each.arguments]
-        asked[number].arguments["callbacks"].failed(reason)
+        """That connection is lost."""
+        self.callbacks(number).failed(reason)
 
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> None:
         self.told.append(f"{'accepted' if accepted else kind.name} {int(peer.id)}")
@@ -57,7 +67,7 @@ class Rig:
 
 def test_the_connection_to_a_far_partner_is_opened_along_with_the_proposal() -> None:
     rig = Rig()
-    rig.swapping.propose(peer(2), 3)
+    rig.propose(2)
     assert rig.asked == ["prepare_swap 2"]
     rig.answer(True)
     assert rig.asked == ["prepare_swap 2", "offer 2"] and rig.told == ["accepted 2"]
@@ -68,7 +78,7 @@ def test_the_connection_to_a_far_partner_is_opened_along_with_the_proposal() -> 
 
 def test_that_to_a_near_one_is_opened_when_it_has_agreed() -> None:
     rig = Rig(NEAR_S)
-    rig.swapping.propose(peer(2), 3)
+    rig.propose(2)
     assert not rig.asked
     rig.answer(True)
     assert rig.asked == ["swap 2"]
@@ -77,7 +87,7 @@ def test_that_to_a_near_one_is_opened_when_it_has_agreed() -> None:
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_one_that_was_opened_in_vain_is_closed_and_the_tree_hears_nothing_of_it(is_answered: bool) -> None:
     rig = Rig()
-    rig.swapping.propose(peer(2), 3)
+    rig.propose(2)
     if is_answered:
         rig.answer(False, AnswerKind.NO)
     else:
@@ -87,26 +97,73 @@ def test_one_that_was_opened_in_vain_is_closed_and_the_tree_hears_nothing_of_it(
 
 def test_where_the_connection_is_lost_before_they_agree_the_swap_takes_another() -> None:
     rig = Rig()
-    rig.swapping.propose(peer(2), 3)
+    rig.propose(2)
     rig.fail(0, "peer_down")
     rig.answer(True)
     assert rig.asked == ["prepare_swap 2", "swap 2"] and rig.told == ["accepted 2"]
 
 
-def test_who_invites_first_to_a_level_to_come_finds_the_connection_open() -> None:
+def test_who_invites_first_to_a_level_to_come_is_offered_the_value_at_once() -> None:
     rig = Rig()
     for number in (2, 4, 2):
         rig.swapping.expect(peer(number), 3)
     assert rig.asked == ["prepare_swap 2"]
-    rig.swapping.propose(peer(2), 3)
+    rig.propose(2)
+    assert rig.asked == ["prepare_swap 2", "offer 2"] and not rig.host.requests and not rig.told
+    rig.callbacks(0).accepted()
+    assert rig.asked == ["prepare_swap 2", "offer 2"] and rig.told == ["accepted 2"]
+    rig.callbacks(0).received(b"theirs")
+    assert rig.told[1:] == ["received 2 3"]
+
+
+@pytest.mark.parametrize("kind", [AnswerKind.NO, AnswerKind.MAYBE_LATER, AnswerKind.ABSENT])
+def test_an_offer_that_is_refused_is_a_proposal_that_is_refused(kind: AnswerKind) -> None:
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.propose(2)
+    rig.fail(0, f"refused:{kind.name.lower()}")
+    assert rig.told == [f"{kind.name} 2"] and not rig.host.requests
+
+
+def test_an_offer_on_a_connection_that_was_lost_is_followed_by_a_proposal() -> None:
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.propose(2)
+    rig.fail(0, "peer_down")
+    assert not rig.told and len(rig.host.requests) == 1
     rig.answer(True)
-    assert rig.asked == ["prepare_swap 2", "offer 2"]
+    assert rig.asked == ["prepare_swap 2", "offer 2", "prepare_swap 2", "offer 2"] and rig.told == ["accepted 2"]
+
+
+def test_who_says_nothing_to_an_offer_is_given_up() -> None:
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.propose(2)
+    rig.fail(0, "stalled")
+    assert rig.told == ["lost 2"] and not rig.host.requests
+
+
+def test_after_it_is_accepted_an_offer_fails_like_any_swap() -> None:
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.propose(2)
+    rig.callbacks(0).accepted()
+    rig.fail(0, "peer_down")
+    assert rig.told == ["accepted 2", "failed 2 peer_down"]
+
+
+def test_an_offer_that_nobody_has_answered_ends_with_the_round() -> None:
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.propose(2)
+    rig.swapping.cancel()
+    assert rig.asked == ["prepare_swap 2", "offer 2", "cancel 2"]
 
 
 def test_what_was_opened_for_a_level_is_closed_with_it() -> None:
     rig = Rig()
     rig.swapping.expect(peer(2), 3)
-    rig.swapping.propose(peer(4), 3)
+    rig.propose(4)
     rig.answer(True)
     assert rig.asked == ["prepare_swap 2", "prepare_swap 4", "offer 4"]
     rig.swapping.level_left(3)
@@ -118,7 +175,7 @@ def test_what_was_opened_for_a_level_is_closed_with_it() -> None:
 
 def test_a_partner_that_has_given_its_value_still_gets_ours_when_the_round_is_left() -> None:
     rig = Rig()
-    rig.swapping.propose(peer(2), 3)
+    rig.propose(2)
     rig.answer(True)
     (asked,) = [each for each in rig.host.asked if "callbacks" in each.arguments]
     asked.arguments["callbacks"].received(b"theirs")
@@ -130,7 +187,7 @@ def test_a_partner_that_has_given_its_value_still_gets_ours_when_the_round_is_le
 @pytest.mark.parametrize(("rtt_s", "silence_s"), [(NEAR_S, SILENCE_S), (0.3, SILENCE_S), (2.0, 16.0)])
 def test_a_partner_is_given_up_after_a_silence_that_is_long_for_its_distance(rtt_s: float, silence_s: float) -> None:
     rig = Rig(rtt_s)
-    rig.swapping.propose(peer(2), 3)
+    rig.propose(2)
     rig.answer(True)
     (asked,) = [each for each in rig.host.asked if "callbacks" in each.arguments]
     assert asked.arguments["silence_s"] == silence_s

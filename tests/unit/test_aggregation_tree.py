@@ -31,6 +31,8 @@ from protocols.aggregation.tree import (
     HURRY_RTTS,
     HURRY_S,
     LEVEL_RTTS,
+    PAIRING_RTTS,
+    PREPARED_RTT_S,
     BinomialTree,
     TreePhase,
     TreeSettings,
@@ -38,6 +40,7 @@ from protocols.aggregation.tree import (
 from tests.support.tree_network import RingView, TreeNetwork
 
 SIZES = st.integers(1, 24)
+NEAR_S = PREPARED_RTT_S / 2
 
 
 def random_ids(count: int, seed: int) -> list[NodeId]:
@@ -166,7 +169,7 @@ def test_a_counterpart_is_at_the_level_and_has_this_node_for_its_own() -> None:
 
 def test_one_of_two_counterparts_proposes_at_once_and_nobody_is_invited_before_they_had_their_time() -> None:
     ids = sorted(random_ids(4, 1))
-    network = TreeNetwork(ids, 1, has_places=True)
+    network = TreeNetwork(ids, 1, has_places=True, rtt_s=NEAR_S)
     first, second = (network.trees[node] for node in ids[:2])
     effects = first.begin()
     assert SendProposal(network.peers[ids[1]], 1) in effects
@@ -179,10 +182,24 @@ def test_one_of_two_counterparts_proposes_at_once_and_nobody_is_invited_before_t
     ]
 
 
+def test_a_counterpart_that_is_far_away_is_invited_and_then_proposed_to_on_the_connection_that_it_has() -> None:
+    ids = sorted(random_ids(4, 1))
+    network = TreeNetwork(ids, 1, has_places=True, rtt_s=0.05)
+    first, second = (network.trees[node] for node in ids[:2])
+    one, other = (network.peers[node] for node in ids[:2])
+    assert first.begins_soon() == [(0, network.peers[ids[2]]), (1, other)]
+    effects = first.begin()
+    assert not any(isinstance(each, SendInvite | SendProposal) for each in effects)
+    assert pause_s(effects) == pytest.approx(max(HURRY_S, PAIRING_RTTS * 0.05))
+    assert [each for each in second.begin() if isinstance(each, SendInvite)] == [SendInvite(one, 1, False)]
+    assert SendProposal(other, 1) in first.invite_received(other, 1)
+    assert second.proposal_received(one, 1)[0]
+
+
 def test_a_proposal_that_crosses_the_refusal_of_ours_is_answered_by_another_one() -> None:
     """The counterpart was reading its data when ours came. (Both waited for their timers: count=6, seed=37.)"""
     ids = sorted(random_ids(2, 1))
-    network = TreeNetwork(ids, 1, has_places=True)
+    network = TreeNetwork(ids, 1, has_places=True, rtt_s=NEAR_S)
     small, large = (network.trees[node] for node in ids)
     one, other = (network.peers[node] for node in ids)
     assert SendProposal(other, 0) in small.begin()
