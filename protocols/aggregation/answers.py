@@ -12,7 +12,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from peerd.api import Host
+from peerd.api import HistorySize, Host
 from peerd.errors import ProtocolError
 from peerd.ids import format_id
 from peerd.lib.feed import Feed
@@ -77,11 +77,12 @@ def give(host: Host, round_id: bytes, answer: Answer, to: str) -> tuple[Answer, 
 
 
 class GivenAnswers:
-    """The answers that this node was given, the newest ones."""
+    """The answers that this node was given, the newest ones. ``feed`` has each as JSON, a `GivenAnswer`."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.feed: Feed[GivenAnswer] = Feed(host.new_epoch(), items_max=KEPT_MAX, bytes_max=KEPT_MAX * GIVEN_BYTES_MAX)
+        self.feed: Feed[bytes] = Feed(host.new_epoch(), items_max=KEPT_MAX, bytes_max=KEPT_MAX * GIVEN_BYTES_MAX)
+        host.when_over(self.feed.end)
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def take(self, given: GiveAnswer) -> None:
@@ -89,7 +90,7 @@ class GivenAnswers:
         at = given.answered_at_ms / 1000
         if abs(self._host.wall_time() - at) > CLOCKS_APART_S:
             raise ProtocolError("old_answer", "an answer of another time")
-        if given.round_id in self._seen or not self._is_for_us(given.to):
+        if self.feed.ended is not None or given.round_id in self._seen or not self._is_for_us(given.to):
             return
         try:
             answer = LINE.validate_json(given.answer)
@@ -100,7 +101,12 @@ class GivenAnswers:
         self._seen[given.round_id] = None
         if len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
-        self.feed.push(GivenAnswer(at, given.requester.id, given.requester.address, answer), len(given.answer))
+        kept = GIVEN.dump_json(GivenAnswer(at, given.requester.id, given.requester.address, answer))
+        self.feed.push(kept, len(kept))
+
+    def size(self) -> HistorySize:
+        """What they take."""
+        return HistorySize("answers that were given", len(self.feed), self.feed.held_bytes, self.feed.bytes_max)
 
     def _is_for_us(self, to: str) -> bool:
         try:

@@ -156,7 +156,8 @@ class Aggregation(Plugin):
     def histories(self) -> Sequence[HistorySize]:
         count = self.participating.ended_count + self.requesting.asked_count
         bytes_max = (ENDED_MAX + ASKED_MAX) * ROUND_BYTES
-        return (HistorySize("rounds that have ended", count, count * ROUND_BYTES, bytes_max),)
+        rounds = HistorySize("rounds that have ended", count, count * ROUND_BYTES, bytes_max)
+        return (rounds, self.answers.size()) if "answers" in vars(self) else (rounds,)
 
     def validate(self) -> None:
         self.participating.validate()

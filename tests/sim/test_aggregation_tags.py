@@ -6,6 +6,7 @@ from pathlib import Path
 
 from peerd.sim.simulation import Simulation
 from peerd.testing.simulation import ring
+from protocols.aggregation.answers import GIVEN
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.plugin import Aggregation
@@ -55,9 +56,10 @@ def test_an_answer_is_given_to_the_nodes_that_are_meant(tmp_path: Path) -> None:
         plugin = aggregation_of(simulation, index)
         assert not plugin.participating.participants
         feed = plugin.answers.feed
-        kept = [feed.held(number) for number in range(feed.first, feed.last + 1)]
-        queries = [each.answer.query for each in kept if each is not None]
+        found = [feed.held(number) for number in range(feed.first, feed.last + 1)]
+        kept = [GIVEN.validate_json(each) for each in found if each is not None]
+        queries = [each.answer.query for each in kept]
         assert queries == (["sum(x)", "count"] if role == "web" else ["sum(x)"])
         first = kept[0]
-        assert first is not None and (first.answer.value, first.answer.contributors) == (4, 4)
+        assert (first.answer.value, first.answer.contributors) == (4, 4)
         assert first.requester == simulation.nodes[1].id

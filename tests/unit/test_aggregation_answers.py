@@ -14,7 +14,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import LINE, Answer, Failed
-from protocols.aggregation.answers import KEPT_MAX, GivenAnswers, give, recipients
+from protocols.aggregation.answers import GIVEN, KEPT_MAX, GivenAnswers, give, recipients
 from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
 from protocols.aggregation.messages import GIVEN_BYTES_MAX, GiveAnswer
@@ -47,7 +47,7 @@ def given(
 def held(answers: GivenAnswers) -> list[Answer]:
     feed = answers.feed
     found = [feed.held(number) for number in range(feed.first, feed.last + 1)]
-    return [each.answer for each in found if each is not None]
+    return [GIVEN.validate_json(each).answer for each in found if each is not None]
 
 
 def test_who_is_given_an_answer() -> None:
@@ -112,6 +112,16 @@ def test_it_is_told_by_broadcast_only() -> None:
     """Who sends it to one node is told that this knows no such message."""
     plugin, _ = member()
     assert GiveAnswer not in plugin.handlers.messages
+
+
+def test_readers_are_let_go_when_the_plugin_is_replaced() -> None:
+    plugin, host = member()
+    broadcast(host, given(), peer(ASKER))
+    for callback in host.over:
+        callback("plugin restarted")
+    assert plugin.answers.feed.ended is not None
+    broadcast(host, given(replace(ANSWER, round=bytes(16).hex()), round_id=bytes(16)), peer(ASKER))
+    assert len(held(plugin.answers)) == 1
 
 
 def test_the_newest_are_held() -> None:

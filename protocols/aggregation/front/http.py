@@ -24,7 +24,7 @@ from peerd.lib.feed import Feed
 from peerd.models.admin import STREAM_TYPE
 from peerd.quantities import parse_duration
 from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
-from protocols.aggregation.answers import GIVEN, GivenAnswer, recipients
+from protocols.aggregation.answers import recipients
 from protocols.aggregation.calls import Call, plain_number
 from protocols.aggregation.front.routes import AGGREGATE, ANSWERS
 from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT
@@ -173,9 +173,9 @@ def router(service: Aggregation) -> APIRouter:
 
         return RoundResponse(_lines(reports, deadline_s), ended)
 
-    async def answers() -> Source[GivenAnswer]:
+    async def answers() -> Source[bytes]:
         """The answers that this node was given (`to` of a round): the newest 64, and those to come."""
-        return Source(service.answers.feed, GIVEN.dump_json, begin="start")
+        return Source(service.answers.feed, bytes, begin="start")
 
     add_feed(router, ANSWERS.path, answers)
     return router
