@@ -22,8 +22,9 @@ SLOW: Final = 1.5
 """A swap that takes so many times as long as the longest one before is a slow one."""
 
 
-REFUSALS: Final = {f"refused:{kind.name.lower()}": kind for kind in AnswerKind}
-"""How a swap ends whose offer was a proposal that was refused."""
+REFUSALS: Final = {f"refused:{kind.name.lower()}": kind for kind in AnswerKind} | {"peer_down": AnswerKind.MAYBE_LATER}
+"""How a swap ends whose offer was a proposal that was refused. The connection may have been closed, as it was there for
+long: that says nothing of the partner."""
 
 
 class Swapper(Protocol):
@@ -46,11 +47,9 @@ class _Exchange:
     level: int
     prepared: PreparedSwap | None = None
     """Its connection, from the proposal until it is used, or not wanted, or lost."""
-    is_offered: bool = False
-    """Whether the offer of the swap is its proposal, too."""
     agreed_at: float | None = None
     swap: SwapHandle | None = None
-    """The swap, until the partner's value is here: then only the partner waits for the rest of it."""
+    """The swap, agreed to or offered, until the partner's value is here: then only the partner waits for its rest."""
     is_here: bool = False
 
     def drop(self) -> None:
@@ -105,9 +104,6 @@ class Swapping:
             exchange = self._proposed = self._expected.pop(level)
             self._offer(exchange, value)
             return
-        self._ask(peer, level)
-
-    def _ask(self, peer: PeerRef, level: int) -> None:
         exchange = self._proposed = self._prepare(peer, level)
 
         def replied(message: Message, source: PeerRef) -> None:
@@ -128,7 +124,7 @@ class Swapping:
     def _offer(self, exchange: _Exchange, value: Value) -> None:
         prepared, exchange.prepared = exchange.prepared, None
         assert prepared is not None
-        exchange.is_offered, exchange.swap = True, prepared
+        exchange.swap = prepared
         prepared.offer(value)
 
     def begin(self, peer: PeerRef, level: int, value: Value) -> None:
@@ -140,7 +136,7 @@ class Swapping:
         self._agree(exchange)
         if exchange.prepared is not None:
             self._offer(exchange, value)
-        elif not exchange.is_offered:
+        elif exchange.swap is None:
             tag = swap_tag(self._round_id, level)
             limits = self.deadline_s(), self._silence_s(peer)
             exchange.swap = self._host.swap(peer, tag, value, self._callbacks(exchange), *limits)
@@ -202,29 +198,27 @@ class Swapping:
         )
 
     def _accepted(self, exchange: _Exchange) -> None:
-        if exchange.agreed_at is None:
+        if exchange.agreed_at is None and exchange is self._proposed:
             self._swapper.proposal_answered(exchange.peer, True, AnswerKind.MAYBE_LATER)
+        if exchange.agreed_at is None and exchange.swap is not None:
+            exchange.swap.cancel()  # the tree has gone on, and wants it no more
 
     def _received(self, exchange: _Exchange, value: Value) -> None:
+        if exchange.agreed_at is None:
+            return
         exchange.is_here, exchange.swap = True, None
-        if exchange.agreed_at is not None:
-            self._longest_s = max(self._longest_s, self._host.now() - exchange.agreed_at)
+        self._longest_s = max(self._longest_s, self._host.now() - exchange.agreed_at)
         self._swapper.swap_received(exchange.peer, exchange.level, value)
 
     def _failed(self, exchange: _Exchange, reason: str) -> None:
-        if exchange.agreed_at is None and exchange.is_offered:
-            self._refused(exchange, reason)
-        elif exchange.agreed_at is None:
+        if exchange.agreed_at is not None:
+            if not exchange.is_here:
+                self._swapper.swap_failed(exchange.peer, reason)
+        elif exchange.swap is None:
             exchange.prepared = None  # if they agree yet, the swap takes another connection
-        elif not exchange.is_here:
-            self._swapper.swap_failed(exchange.peer, reason)
-
-    def _refused(self, exchange: _Exchange, reason: str) -> None:
-        """An offer that was a proposal, too, was not accepted."""
-        kind = REFUSALS.get(reason)
-        if kind is not None:
-            self._swapper.proposal_answered(exchange.peer, False, kind)
-        elif reason == "peer_down" and exchange is self._proposed:
-            self._ask(exchange.peer, exchange.level)  # perhaps it had closed the connection, which was there for long
-        else:
-            self._swapper.proposal_lost(exchange.peer)
+        elif exchange is self._proposed:
+            self._proposed = None
+            if reason in REFUSALS:
+                self._swapper.proposal_answered(exchange.peer, False, REFUSALS[reason])
+            else:
+                self._swapper.proposal_lost(exchange.peer)

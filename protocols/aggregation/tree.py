@@ -251,12 +251,12 @@ class BinomialTree:
         self.partner = None
         if accepted:
             self.phase, self.partner = TreePhase.SWAPPING, peer
-            return [OpenSwap(peer, current.level)]
+            return [Disarm(TreeTimer.RESERVE), OpenSwap(peer, current.level)]
         if kind is AnswerKind.NO:
             current.said_no[peer.id] = peer
         elif kind is AnswerKind.ABSENT:
             current.absent.add(peer.id)
-        return self._wait()
+        return [Disarm(TreeTimer.RESERVE), *self._wait()]
 
     def proposal_lost(self, peer: PeerRef) -> list[Effect]:
         """No reply to our proposal: the node is down, or too slow to swap with."""
@@ -316,7 +316,8 @@ class BinomialTree:
         current = self._current
         if current is None or self.is_over:
             return []
-        if timer is TreeTimer.RESERVE and self.phase is TreePhase.RESERVED and self.partner is not None:
+        is_agreeing = self.phase in (TreePhase.PROPOSING, TreePhase.RESERVED)
+        if timer is TreeTimer.RESERVE and is_agreeing and self.partner is not None:
             return self._give_up_on(self.partner)
         if self.phase is not TreePhase.WAITING:
             return []
@@ -479,7 +480,8 @@ class BinomialTree:
             if self._is_excluded(current, node_id):
                 continue
             self.phase, self.partner = TreePhase.PROPOSING, peer
-            return [*self._stop_waiting(), SendProposal(peer, current.level)]
+            reserve = Arm(TreeTimer.RESERVE, self.patience_s(peer))
+            return [*self._stop_waiting(), reserve, SendProposal(peer, current.level)]
         return []
 
     def _give_up_on(self, peer: PeerRef) -> list[Effect]:

@@ -22,8 +22,8 @@ FAR_S, NEAR_S = PREPARED_RTT_S, PREPARED_RTT_S / 2
 class Rig:
     """One node's swaps; ``told`` is what its tree hears. It agrees to a swap whose proposal is accepted."""
 
-    def __init__(self, rtt_s: float = FAR_S) -> None:
-        self.rtt_s = rtt_s
+    def __init__(self, rtt_s: float = FAR_S, *, begins: bool = True) -> None:
+        self.rtt_s, self.begins = rtt_s, begins
         self.host = FakeHost(1)
         self.told: list[str] = []
         self.swapping = Swapping(self.host, ROUND, self, lambda: 60.0, lambda peer: PATIENCE_S, lambda peer: self.rtt_s)
@@ -52,7 +52,7 @@ class Rig:
 
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> None:
         self.told.append(f"{'accepted' if accepted else kind.name} {int(peer.id)}")
-        if accepted:
+        if accepted and self.begins:
             self.swapping.begin(peer, 3, b"value")
 
     def proposal_lost(self, peer: PeerRef) -> None:
@@ -125,14 +125,34 @@ def test_an_offer_that_is_refused_is_a_proposal_that_is_refused(kind: AnswerKind
     assert rig.told == [f"{kind.name} 2"] and not rig.host.requests
 
 
-def test_an_offer_on_a_connection_that_was_lost_is_followed_by_a_proposal() -> None:
+def test_an_offer_on_a_connection_that_was_lost_says_nothing_of_the_partner() -> None:
     rig = Rig()
     rig.swapping.expect(peer(2), 3)
     rig.propose(2)
     rig.fail(0, "peer_down")
-    assert not rig.told and len(rig.host.requests) == 1
+    assert rig.told == ["MAYBE_LATER 2"]
+    rig.propose(2)
     rig.answer(True)
-    assert rig.asked == ["prepare_swap 2", "offer 2", "prepare_swap 2", "offer 2"] and rig.told == ["accepted 2"]
+    assert rig.asked == ["prepare_swap 2", "offer 2", "prepare_swap 2", "offer 2"]
+
+
+def test_an_offer_that_is_accepted_when_the_tree_has_gone_on_comes_to_nothing() -> None:
+    """It proposed to another one meanwhile, or gave way to a proposal of the same. (A member could end the plugin.)"""
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.propose(2)
+    rig.propose(4)
+    rig.callbacks(0).accepted()
+    rig.callbacks(0).received(b"theirs")
+    rig.fail(0, "cancelled")
+    assert rig.asked == ["prepare_swap 2", "offer 2", "prepare_swap 4", "cancel 2"] and not rig.told
+    rig = Rig(begins=False)
+    rig.swapping.expect(peer(2), 3)
+    rig.propose(2)
+    rig.callbacks(0).accepted()
+    rig.callbacks(0).received(b"theirs")
+    assert rig.asked == ["prepare_swap 2", "offer 2", "cancel 2"]
+    assert not any(told.startswith("received") for told in rig.told)
 
 
 def test_who_says_nothing_to_an_offer_is_given_up() -> None:

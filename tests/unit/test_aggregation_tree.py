@@ -279,6 +279,16 @@ def test_time_out_grows_with_the_estimated_nodes() -> None:
     assert armed.delay_s == pytest.approx(1 + 0.1 * 40)
 
 
+def test_a_partner_that_does_not_answer_is_given_up_whether_it_was_asked_or_offered_the_value() -> None:
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings(reserve_s=5.0))
+    tree.begin()
+    effects = tree.invite_received(PEER, 0)
+    assert Arm(TreeTimer.RESERVE, 5.0) in effects and SendProposal(PEER, 0) in effects
+    tree.timer_fired(TreeTimer.RESERVE)
+    assert tree.phase is not TreePhase.PROPOSING and not tree.proposal_received(PEER, 0)[0]
+    assert not tree.proposal_answered(PEER, True, AnswerKind.MAYBE_LATER), "too late"
+
+
 def test_time_out_is_the_part_of_it_that_levels_lately_needed() -> None:
     effects = BinomialTree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin(False, 0.5)
     [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.LEVEL]
