@@ -15,6 +15,7 @@ import pytest
 
 from peerd.client import Client, DaemonBusy, IngestRefused, RequestRefused
 from peerd.client.streams import Backoff, Gap
+from peerd.daemon.http import paying
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
@@ -258,6 +259,7 @@ async def test_lines_that_came_together_are_published_in_one_turn_of_the_event_l
 
     ticking = [loop.call_soon(turn)]
     monkeypatch.setattr(rig.service, "publish", noting)
+    monkeypatch.setattr(paying, "TURN_S", 60.0)  # a machine that stands still meanwhile takes none of theirs
     response = await rig.http.post(EVENTS, content=b'{"a": 1}\n' * 100, headers=LINES)
     ticking[-1].cancel()
     assert response.json()["accepted"] == 100
