@@ -124,7 +124,8 @@ class SparkTable(Frozen):
     name: str
     """The name of the Parquet folder, and of the rows in the report as JSON."""
     build: Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]
-    """Makes the table from all events, and from the tables (by name) that this front has listed before it. Where clocks
+    """Makes the table from all events, with the columns of its kinds, and from the tables (by name) that this front has
+    listed before it. Where clocks
     are off, ``clocks`` is there as well: node, and offset_s by which its clock is ahead. A function of Spark's that
     sqlframe has not makes it a table that DuckDB cannot make."""
     shown: Shown | None = None
@@ -133,13 +134,16 @@ class SparkTable(Frozen):
     """The kinds of events, or patterns of them, that it is made of. Where the log has none, it is not written."""
     charts: Callable[[Sequence[Row], float], Sequence[Chart]] | None = None
     """Makes pictures for the report of the table's rows, and of the time of the log's first event (``ts``)."""
+    besides: Sequence[str] = ()
+    """Other kinds whose columns it takes, where there are any."""
 
 
 class LedgerLines(Frozen):
     """A protocol's lines of the table ``ledger``: what became of all that it sent."""
 
     build: Callable[[DataFrame], DataFrame]
-    """Makes them from all events: ``unit`` (what is counted), ``part`` (one of `peerd.pipeline.ledger.PARTS`),
+    """Makes them from all events, with the columns of its kinds: ``unit`` (what is counted), ``part`` (one of
+    `peerd.pipeline.ledger.PARTS`),
     ``reason`` (of what was dropped; else null) and ``count``. A unit may have many lines, which are added up."""
     kinds: Sequence[str]
     """The kinds of events that they are made of."""

@@ -138,7 +138,14 @@ def run_on_duckdb(
     """See `peerd.pipeline.job.run_job`. The sources are of this machine."""
     from peerd.pipeline import tables
     from peerd.pipeline.findings import report_of
-    from peerd.pipeline.making import EVENTS, TableMaker
+    from peerd.pipeline.making import EVENTS, EventTable, TableMaker
+
+    class Events(EventTable):
+        """What a table is made of is a view: sqlframe copies the query, each column of it, at every step of a table."""
+
+        def with_columns(self, columns: Sequence[str]) -> DataFrame:
+            wanted = ", ".join(f'"{each}"' for each in columns)
+            return store.query(f"SELECT {wanted} FROM {LINES} WHERE {IS_GOOD}")
 
     store = DuckTableStore(connection, Path(out))
     maker = TableMaker(store, plugin_tables, wanted)
@@ -159,7 +166,7 @@ def run_on_duckdb(
         store.write(EVENTS, table)
     progress("making tables")
     try:
-        made = maker.make(table, store.keep(tables.losses(table, _numbers)))
+        made = maker.make(Events(table, events), store.keep(tables.losses(table, _numbers)))
     except AttributeError as error:
         if STAND_IN not in str(error):
             raise

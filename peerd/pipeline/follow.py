@@ -26,7 +26,7 @@ from peerd.pipeline.findings import LineCounts
 from peerd.pipeline.job import write_events
 from peerd.pipeline.line_stream import stream_lines
 from peerd.pipeline.lines import LINES, parse, read_lines, stream_finished
-from peerd.pipeline.making import EVENTS, TableMaker
+from peerd.pipeline.making import EVENTS, EventTable, TableMaker
 from peerd.pipeline.sources import OF_LINE, NothingThere, Sources, nothing_in
 from peerd.pipeline.store import TableStore
 from peerd.pipeline.stores import table_store
@@ -175,7 +175,7 @@ class _Following:
         with self._lock:
             events = self._batches.events()
             losses = tables.losses(events).persist()
-            made = self._maker.make(events, losses)
+            made = self._maker.make(EventTable(events, self._known), losses)
             losses.unpersist()
             self._is_behind = False
         self._made_at = time.monotonic()

@@ -21,7 +21,7 @@ from peerd.front import SparkTable
 from peerd.pipeline import tables
 from peerd.pipeline.findings import CORRUPT_FILES_MAX, LineCounts, Report, report_of
 from peerd.pipeline.lines import parse, read_lines
-from peerd.pipeline.making import EVENTS, TableMaker
+from peerd.pipeline.making import EVENTS, EventTable, TableMaker
 from peerd.pipeline.sources import FILE, IS_GOOD, IS_NEWER, OF_LINE, Sources, plain, until_files_stay
 from peerd.pipeline.store import TableStore
 from peerd.pipeline.stores import table_store
@@ -74,7 +74,7 @@ def run_job(
             losses.unpersist()
             losses = tables.losses(table).persist()
         progress("making tables")
-        made = maker.make(table, losses)
+        made = maker.make(EventTable(table, events), losses)
         losses.unpersist()
     return report_of(made, files, counts, duplicates, events)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
@@ -11,11 +11,15 @@ from pyspark.sql import DataFrame, functions as F
 
 from peerd.front import SparkTable
 from peerd.pipeline import clocks, tables
+from peerd.telemetry.schema import Event, columns_of
 
 EVENTS: Final = "events"
 CLOCKS: Final = "clocks"
 TABLES: Final = (EVENTS, "losses", "nodes", "messages", "metrics", CLOCKS)
 """The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
+TRAFFIC: Final = ("traffic.snapshot",)
+METRICS: Final = ("metric.snapshot",)
+SWAPS: Final = ("swap.finished",)
 ROWS_MAX: Final = 10_000
 """The report has at most so many rows of a table, the first ones. All are in the table."""
 
@@ -50,6 +54,26 @@ class TablesMade:
     """The tables that were written: those that there are events for."""
 
 
+class EventTable:
+    """The table of events, each of them once. ``known``: every kind that has columns in it."""
+
+    def __init__(self, table: DataFrame, known: Mapping[str, type[Event]]) -> None:
+        self.table = table
+        self._known = known
+
+    def of(self, patterns: Sequence[str]) -> DataFrame:
+        """All events, with the columns of these kinds: a table needs a few of more than a hundred, and planning it
+        takes a while for each."""
+        kinds = {
+            kind: event for kind, event in self._known.items() if any(fnmatchcase(kind, each) for each in patterns)
+        }
+        return self.with_columns(list(columns_of(kinds))) if 0 < len(kinds) < len(self._known) else self.table
+
+    def with_columns(self, columns: Sequence[str]) -> DataFrame:
+        """All events, with these columns."""
+        return self.table.select(*columns)
+
+
 class Tables(Protocol):
     """Where tables go: one that is there is written over."""
 
@@ -79,13 +103,13 @@ class TableMaker:
         """Whether a table is to be written."""
         return self.wanted is None or name in self.wanted
 
-    def make(self, events: DataFrame, losses: DataFrame) -> TablesMade:
+    def make(self, events: EventTable, losses: DataFrame) -> TablesMade:
         """Write the tables that these events have anything for, over those of an earlier run. ``losses``: of them."""
-        run = _Run(self, events, rows_of(tables.kinds(events)))
-        run.write("losses", losses.drop("duplicates"), ("*",))
-        nodes = run.write("nodes", tables.nodes(events), ("*",))
-        messages = run.write("messages", tables.messages(events), ("traffic.snapshot",))
-        run.write("metrics", tables.metrics(events), ("metric.snapshot",))
+        run = _Run(self, events, rows_of(tables.kinds(events.table)))
+        run.write("losses", lambda: losses.drop("duplicates"), ("*",))
+        nodes = run.write("nodes", lambda: tables.nodes(events.table), ("*",))
+        messages = run.write("messages", lambda: tables.messages(events.of(TRAFFIC)), TRAFFIC)
+        run.write("metrics", lambda: tables.metrics(events.of(METRICS)), METRICS)
         found = run.write_clocks()
         protocols: dict[str, list[Row]] = {}
         for ours in self.plugin_tables:
@@ -99,7 +123,9 @@ class TableMaker:
             nodes=[] if nodes is None else rows_of(nodes.orderBy("first_ts", "node", "boot")),
             kinds=run.kinds,
             losses=rows_of(losses.drop("duplicates").orderBy(F.desc("missing"), "node", "boot")),
-            traffic=rows_of(tables.traffic_by_kind(events, messages).orderBy("kind", "plugin", "outcome")),
+            traffic=rows_of(
+                tables.traffic_by_kind(events.of(SWAPS), messages).orderBy("kind", "plugin", "outcome"),
+            ),
             messages=[] if messages is None else rows_of(_messages_a_node(messages)),
             clocks=found,
             protocols=protocols,
@@ -110,17 +136,17 @@ class TableMaker:
 class _Run:
     """The tables that are made at once of the same events."""
 
-    def __init__(self, maker: TableMaker, events: DataFrame, kinds: list[Row]) -> None:
+    def __init__(self, maker: TableMaker, events: EventTable, kinds: list[Row]) -> None:
         self._maker, self._events, self.kinds = maker, events, kinds
         self._off: DataFrame | None = None
         """The clocks that are off: node, offset_s."""
         self._there = [row["event"] for row in kinds]
         self.written = [EVENTS] if maker.is_wanted(EVENTS) else []
 
-    def write(self, name: str, table: DataFrame, kinds: Sequence[str]) -> DataFrame | None:
+    def write(self, name: str, table: Callable[[], DataFrame], kinds: Sequence[str]) -> DataFrame | None:
         """Write a table that is made of events of these kinds, if there are any and it is wanted; ``None``: there are
         none."""
-        return self._put(name, table) if self._has(name, kinds) else None
+        return self._put(name, table()) if self._has(name, kinds) else None
 
     def _put(self, name: str, table: DataFrame) -> DataFrame:
         if not self._maker.is_wanted(name):
@@ -140,7 +166,7 @@ class _Run:
         plugins = (each.name for ours in self._maker.plugin_tables for each in ours)
         if not self._has(CLOCKS, clocks.KINDS) or not any(map(self._maker.is_wanted, (CLOCKS, *plugins))):
             return []
-        found = clocks.offsets(row.asDict() for row in clocks.pairs(self._events).collect())
+        found = clocks.offsets(row.asDict() for row in clocks.pairs(self._events.of(clocks.KINDS)).collect())
         if not found:
             if self._maker.is_wanted(CLOCKS):
                 self._maker.store.remove(CLOCKS)
@@ -169,13 +195,14 @@ class _Built(Mapping[str, DataFrame]):
     """The tables of one plugin, each made when it is first asked for: to plan a table takes Spark a while, even one
     that is never computed."""
 
-    def __init__(self, events: DataFrame, ours: Sequence[SparkTable]) -> None:
+    def __init__(self, events: EventTable, ours: Sequence[SparkTable]) -> None:
         self._events, self._ours = events, {each.name: each for each in ours}
         self.made: dict[str, DataFrame] = {}
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self.made:
-            self.made[name] = self._ours[name].build(self._events, self)
+            ours = self._ours[name]
+            self.made[name] = ours.build(self._events.of((*ours.kinds, *ours.besides)), self)
         return self.made[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -126,7 +126,13 @@ def ledger(events: DataFrame) -> DataFrame:
 
 
 TABLES: Final = (
-    SparkTable("levels", alone(levels), kinds=("aggregation.level_finished",), charts=charts.levels),
+    SparkTable(
+        "levels",
+        alone(levels),
+        kinds=("aggregation.level_finished",),
+        besides=("swap.finished",),
+        charts=charts.levels,
+    ),
     SparkTable(
         "rounds",
         _rounds,
