@@ -69,9 +69,22 @@ class Leftovers:
         self._done: Callable[[], None] | None = done
         self._has_time = True
         self._pending = 1  # `ask` itself
+        self._asked: dict[NodeId, float | None] = {}
+        """Who was asked. Of whoever has its data: how long its answer took."""
+        self._unanswered: set[NodeId] = set()
+        self._wanted: set[NodeId] = set()
+        """Those that are still missing when the result is settled."""
         self._waiting: deque[tuple[PeerRef, float]] = deque()
         """Whom to fetch from, and how long its answer took: that is as many round trips as opening a stream."""
         self._fetching: dict[NodeId, SwapHandle] = {}
+
+    def ask_ahead(self, missing: list[PeerRef]) -> None:
+        """Ask why these are missing, while a fuller result is waited for: what a silent node takes need not follow."""
+        now = self._host.now()
+        for peer in missing[:NAMED_MISSING_MAX]:
+            is_known = peer.id in self._collector.declined or self._collector.lost_s(peer.id, now) is not None
+            if peer.id != self._host.id and peer.id not in self._asked and not is_known:
+                self._ask_why(peer)
 
     def ask(self, missing: list[PeerRef], *, has_time: bool) -> None:
         """Begin. Without ``has_time`` nothing is fetched."""
@@ -88,7 +101,12 @@ class Leftovers:
                 state = None if peer.id in self._collector.declined else NodeState.EXTRACTING
                 self.reasons[peer.id] = self._collector.reason(peer.id, state, "")
             else:
-                self._ask_why(peer)
+                self._wanted.add(peer.id)
+                self._pending += 1
+                if peer.id not in self._asked:
+                    self._ask_why(peer)
+                elif peer.id not in self._unanswered:
+                    self._answered(peer, self._asked[peer.id])
         self._one_less()
 
     def stop(self) -> None:
@@ -100,8 +118,21 @@ class Leftovers:
         for handle in list(self._fetching.values()):
             handle.cancel()
 
+    def _answered(self, peer: PeerRef, took_s: float | None) -> None:
+        """A node has its data, and said so after this time; or it has none, or says nothing."""
+        self._unanswered.discard(peer.id)
+        self._asked[peer.id] = took_s
+        if peer.id not in self._wanted:
+            return
+        if self._has_time and took_s is not None:
+            self._waiting.append((peer, took_s))
+            self._fetch_next()
+        else:
+            self._one_less()
+
     def _ask_why(self, peer: PeerRef) -> None:
-        self._pending += 1
+        self._asked[peer.id] = None
+        self._unanswered.add(peer.id)
         asked_at = self._host.now()
         self.reasons[peer.id] = self._collector.reason(peer.id, None, "")
 
@@ -110,17 +141,18 @@ class Leftovers:
             if isinstance(message, RoundStatus) and message.state in set(NodeState):
                 state, detail = NodeState(message.state), message.detail
             self.reasons[peer.id] = self._collector.reason(peer.id, state, detail)
-            if self._has_time and state in _HAVE_DATA:
-                self._waiting.append((peer, self._host.now() - asked_at))
-                self._fetch_next()
-            else:
-                self._one_less()
+            self._answered(peer, self._host.now() - asked_at if state in _HAVE_DATA else None)
+            if peer.id not in self._wanted and state not in _HAVE_DATA:
+                del self._asked[peer.id]  # it is asked again: it may have its data by then
+
+        def gone() -> None:
+            self._answered(peer, None)
 
         def silent() -> None:
             if peer.id in self._alive:
-                self._host.request(peer, WhyMissing(self._round_id), PATIENCE_S_MAX, replied, self._one_less)
+                self._host.request(peer, WhyMissing(self._round_id), PATIENCE_S_MAX, replied, gone)
             else:
-                self._one_less()
+                gone()
 
         within_s = patience_s(STATUS_TIMEOUT_S, self._rtt_s(peer))
         if peer.id in self._collector.enrolled:

@@ -248,6 +248,8 @@ class Requester:
         elif not self._is_settling:
             self._is_settling = True
             self.host.set_timer("settle_due", self._config.settle, self.round_id)
+            if best.peer.id == self.host.id and self.own_aggregate is not None:
+                self._leftovers.ask_ahead(self.collector.missing(self.own_aggregate.partial.contributors))
 
     def _own_comes_first(self) -> bool:
         """Whether to wait for the own tree, although another one is complete: its last swap is under way."""

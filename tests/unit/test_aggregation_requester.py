@@ -97,6 +97,10 @@ class Asking:
         self.fetches()[-1][1].done(data_of(*numbers).value)
         self.host.run_later()
 
+    def asked(self) -> list[int]:
+        """Who was asked why it is missing."""
+        return [request.peer.id >> 120 for request in self.host.requests]
+
     def settled(self) -> None:
         """No fuller result came in time."""
         self.host.fire("settle_due", self.round_id)
@@ -262,6 +266,57 @@ def test_the_own_result_is_rather_taken_than_one_as_full_that_is_being_fetched()
     assert len(asking.fetches()) == 1
     answer = asking.answer()
     assert {node >> 120 for node in answer.contributor_ids} == {4, 5}
+
+
+class TestWhileAFullerResultIsWaitedFor:
+    """The own tree is complete, and lacks the nodes 3 and 5."""
+
+    @pytest.fixture
+    def asking(self) -> Asking:
+        asking = Asking()
+        asking.enrol(1)
+        asking.host.deliver(Enrolled(asking.round_id, "no data"), asking.host.peer)
+        asking.plugin.requesting.requesters[asking.round_id].own_aggregate = data_of(1, 2, 4, 6, 7, 8)
+        asking.host.deliver(ResultReady(asking.round_id, 6, 100), asking.host.peer)
+        assert asking.asked() == [3, 5] and not asking.answers
+        return asking
+
+    def test_the_missing_are_asked_and_once_they_were_silent_nobody_waits_for_them(self, asking: Asking) -> None:
+        for request in asking.host.requests:
+            request.on_timeout()
+        assert not asking.answers
+        asking.settled()
+        [answer] = asking.answers
+        assert [(each.node >> 120, each.reason) for each in answer.missing if each.node != OWN] == [
+            (3, "unreachable"),
+            (5, "unreachable"),
+        ]
+        assert asking.asked() == [3, 5]
+
+    def test_who_has_its_data_is_fetched_only_when_no_fuller_result_has_come(self, asking: Asking) -> None:
+        third, fifth = asking.host.requests
+        for request in (third, fifth):
+            request.on_reply(RoundStatus(asking.round_id, NodeState.PRUNED, 0, ""), request.peer)
+        asking.offer(3, 2)
+        assert not asking.fetches()
+        asking.settled()
+        assert [number for number, _ in asking.fetches()] == [3, 5]
+        assert not asking.answers
+
+    def test_who_has_no_data_yet_is_asked_again(self, asking: Asking) -> None:
+        for request in list(asking.host.requests):
+            request.on_reply(RoundStatus(asking.round_id, NodeState.EXTRACTING, 0, ""), request.peer)
+        asking.settled()
+        assert asking.asked() == [3, 5, 3, 5]
+
+    def test_who_is_in_a_fuller_result_is_not_waited_for(self, asking: Asking) -> None:
+        asking.offer(6, 7)
+        asking.settled()
+        asking.fetched(1, 2, 3, 4, 6, 7, 8)
+        assert not asking.answers
+        asking.host.requests[1].on_timeout()
+        assert asking.answers[0].contributors == 7
+        assert [each.node >> 120 for each in asking.answers[0].missing] == [0, 5]
 
 
 def test_an_offer_of_more_nodes_than_take_part_is_not_fetched() -> None:
