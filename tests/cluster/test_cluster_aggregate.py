@@ -36,16 +36,27 @@ pytestmark = pytest.mark.cluster
 
 NODES = 5
 FILES = 200
-RECORDS = 3000
+RECORDS = 300
+RECORDS_THAT_TAKE_A_WHILE = 3000
+"""In each file: what a share of them takes to read is long enough to kill somebody meanwhile."""
 QUERY = "sum(bytes) by user"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough NDJSON that reading a share takes a while, with a few things that are wrong with it."""
-    root = tmp_path_factory.mktemp("data")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A folder of files of so many records each; each is made once."""
+    return functools.cache(lambda records: write_files(tmp_path_factory.mktemp("data"), records))
+
+
+@pytest.fixture
+def data(folders: Callable[[int], Path], request: pytest.FixtureRequest) -> Path:
+    return folders(getattr(request, "param", RECORDS))
+
+
+def write_files(root: Path, records: int) -> Path:
+    """NDJSON, with a few things that are wrong with it."""
     for number in range(FILES):
-        lines = [f'{{"user": "user{(number * 7 + line) % 40}", "bytes": {number * line}}}' for line in range(RECORDS)]
+        lines = [f'{{"user": "user{(number * 7 + line) % 40}", "bytes": {number * line}}}' for line in range(records)]
         (root / f"log{number:03}.ndjson").write_text("\n".join(lines) + "\n")
     (root / "broken.ndjson").write_text('{"user": "a", "bytes": 1}\nnot json\n{"user": "b"}\n')
     (root / "binary.ndjson").write_bytes(b"\x00\x01\x02" * 100)
@@ -124,6 +135,7 @@ def test_an_aggregate_equals_the_plain_computation(
 
 
 @both_ways
+@pytest.mark.parametrize("data", [RECORDS_THAT_TAKE_A_WHILE], indirect=True)
 def test_sigkill_in_the_middle_of_an_aggregate(cluster: LocalCluster, data: Path) -> None:
     victim = cluster.node(3)
     killed: list[bool] = []
