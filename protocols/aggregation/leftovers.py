@@ -69,6 +69,7 @@ class Leftovers:
         self._done: Callable[[], None] | None = done
         self._has_time = True
         self._pending = 1  # `ask` itself
+        self._has_asked_ahead = False
         self._asked: dict[NodeId, float | None] = {}
         """Who was asked. Of whoever has its data: how long its answer took."""
         self._unanswered: set[NodeId] = set()
@@ -79,7 +80,10 @@ class Leftovers:
         self._fetching: dict[NodeId, SwapHandle] = {}
 
     def ask_ahead(self, missing: list[PeerRef]) -> None:
-        """Ask why these are missing, while a fuller result is waited for: what a silent node takes need not follow."""
+        """Ask, once, why these are missing, while a fuller result is waited for: silent ones then cost no time more."""
+        if self._has_asked_ahead:
+            return
+        self._has_asked_ahead = True
         now = self._host.now()
         for peer in missing[:NAMED_MISSING_MAX]:
             is_known = peer.id in self._collector.declined or self._collector.lost_s(peer.id, now) is not None

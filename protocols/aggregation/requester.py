@@ -245,11 +245,12 @@ class Requester:
             self._is_settling = False
             if best.peer.id == self.host.id or not self._own_comes_first():
                 self._take_best()
-        elif not self._is_settling:
+            return
+        if not self._is_settling:
             self._is_settling = True
             self.host.set_timer("settle_due", self._config.settle, self.round_id)
-            if best.peer.id == self.host.id and self.own_aggregate is not None:
-                self._leftovers.ask_ahead(self.collector.missing(self.own_aggregate.partial.contributors))
+        if self.own_aggregate is not None:
+            self._leftovers.ask_ahead(self.collector.missing(self.own_aggregate.partial.contributors))
 
     def _own_comes_first(self) -> bool:
         """Whether to wait for the own tree, although another one is complete: its last swap is under way."""

@@ -276,6 +276,8 @@ class TestWhileAFullerResultIsWaitedFor:
         asking = Asking()
         asking.enrol(1)
         asking.host.deliver(Enrolled(asking.round_id, "no data"), asking.host.peer)
+        asking.offer(4, 6)
+        assert not asking.asked(), "nobody knows whose data that is"
         asking.plugin.requesting.requesters[asking.round_id].own_aggregate = data_of(1, 2, 4, 6, 7, 8)
         asking.host.deliver(ResultReady(asking.round_id, 6, 100), asking.host.peer)
         assert asking.asked() == [3, 5] and not asking.answers
