@@ -70,9 +70,10 @@ class Leftovers:
         self._has_time = True
         self._pending = 1  # `ask` itself
         self._has_asked_ahead = False
-        self._asked: dict[NodeId, float | None] = {}
-        """Who was asked. Of whoever has its data: how long its answer took."""
         self._unanswered: set[NodeId] = set()
+        """Who was asked, and has not answered yet."""
+        self._have_data: dict[NodeId, float] = {}
+        """Of those that were asked ahead: how long the answer took that they have their data."""
         self._wanted: set[NodeId] = set()
         """Those that are still missing when the result is settled."""
         self._waiting: deque[tuple[PeerRef, float]] = deque()
@@ -87,7 +88,7 @@ class Leftovers:
         now = self._host.now()
         for peer in missing[:NAMED_MISSING_MAX]:
             is_known = peer.id in self._collector.declined or self._collector.lost_s(peer.id, now) is not None
-            if peer.id != self._host.id and peer.id not in self._asked and not is_known:
+            if peer.id != self._host.id and not is_known:
                 self._ask_why(peer)
 
     def ask(self, missing: list[PeerRef], *, has_time: bool) -> None:
@@ -107,10 +108,10 @@ class Leftovers:
             else:
                 self._wanted.add(peer.id)
                 self._pending += 1
-                if peer.id not in self._asked:
+                if peer.id in self._have_data:
+                    self._answered(peer, self._have_data[peer.id])
+                elif peer.id not in self._unanswered:  # who had no data yet, or was silent, may have it now
                     self._ask_why(peer)
-                elif peer.id not in self._unanswered:
-                    self._answered(peer, self._asked[peer.id])
         self._one_less()
 
     def stop(self) -> None:
@@ -125,17 +126,16 @@ class Leftovers:
     def _answered(self, peer: PeerRef, took_s: float | None) -> None:
         """A node has its data, and said so after this time; or it has none, or says nothing."""
         self._unanswered.discard(peer.id)
-        self._asked[peer.id] = took_s
         if peer.id not in self._wanted:
-            return
-        if self._has_time and took_s is not None:
+            if took_s is not None:
+                self._have_data[peer.id] = took_s
+        elif self._has_time and took_s is not None:
             self._waiting.append((peer, took_s))
             self._fetch_next()
         else:
             self._one_less()
 
     def _ask_why(self, peer: PeerRef) -> None:
-        self._asked[peer.id] = None
         self._unanswered.add(peer.id)
         asked_at = self._host.now()
         self.reasons[peer.id] = self._collector.reason(peer.id, None, "")
@@ -146,8 +146,6 @@ class Leftovers:
                 state, detail = NodeState(message.state), message.detail
             self.reasons[peer.id] = self._collector.reason(peer.id, state, detail)
             self._answered(peer, self._host.now() - asked_at if state in _HAVE_DATA else None)
-            if peer.id not in self._wanted and state not in _HAVE_DATA:
-                del self._asked[peer.id]  # it is asked again: it may have its data by then
 
         def gone() -> None:
             self._answered(peer, None)
