@@ -19,7 +19,6 @@ TABLES: Final = (EVENTS, "losses", "nodes", "messages", "metrics", CLOCKS)
 """The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
 TRAFFIC: Final = ("traffic.snapshot",)
 METRICS: Final = ("metric.snapshot",)
-SWAPS: Final = ("swap.finished",)
 ROWS_MAX: Final = 10_000
 """The report has at most so many rows of a table, the first ones. All are in the table."""
 
@@ -124,7 +123,7 @@ class TableMaker:
             kinds=run.kinds,
             losses=rows_of(losses.drop("duplicates").orderBy(F.desc("missing"), "node", "boot")),
             traffic=rows_of(
-                tables.traffic_by_kind(events.of(SWAPS), messages).orderBy("kind", "plugin", "outcome"),
+                tables.traffic_by_kind(events.of(("swap.finished",)), messages).orderBy("kind", "plugin", "outcome")
             ),
             messages=[] if messages is None else rows_of(_messages_a_node(messages)),
             clocks=found,

@@ -58,6 +58,7 @@ class Leftovers:
         """Why each of them is missing, unless its data is among the following."""
         self.partials: list[Partial] = []
         self.moved_bytes = 0
+        self.has_asked_ahead = False
         self._alive: set[NodeId] = set()
         self._host = host
         self._round_id = round_id
@@ -69,7 +70,6 @@ class Leftovers:
         self._done: Callable[[], None] | None = done
         self._has_time = True
         self._pending = 1  # `ask` itself
-        self._has_asked_ahead = False
         self._unanswered: set[NodeId] = set()
         """Who was asked, and has not answered yet."""
         self._have_data: dict[NodeId, float] = {}
@@ -81,10 +81,8 @@ class Leftovers:
         self._fetching: dict[NodeId, SwapHandle] = {}
 
     def ask_ahead(self, missing: list[PeerRef]) -> None:
-        """Ask, once, why these are missing, while a fuller result is waited for: silent ones then cost no time more."""
-        if self._has_asked_ahead:
-            return
-        self._has_asked_ahead = True
+        """Ask why these are missing, while a fuller result is waited for: silent ones then cost no time more."""
+        self.has_asked_ahead = True
         now = self._host.now()
         for peer in missing[:NAMED_MISSING_MAX]:
             is_known = peer.id in self._collector.declined or self._collector.lost_s(peer.id, now) is not None

@@ -249,7 +249,7 @@ class Requester:
         if not self._is_settling:
             self._is_settling = True
             self.host.set_timer("settle_due", self._config.settle, self.round_id)
-        if self.own_aggregate is not None:
+        if self.own_aggregate is not None and not self._leftovers.has_asked_ahead:
             self._leftovers.ask_ahead(self.collector.missing(self.own_aggregate.partial.contributors))
 
     def _own_comes_first(self) -> bool:
