@@ -28,6 +28,7 @@ LACKING_SHARE_MAX: Final = 0.125
 ENROLMENTS_TIMER: Final = "enrolments_due"
 GATHER_TIMER: Final = "gather_due"
 OWN_TIMER: Final = "own_due"
+NAMING_TIMER: Final = "naming_due"
 CANDIDATES_MAX: Final = 256
 ESTIMATE_RATIO_MAX: Final = 4
 """A round without a census believes a result of at most so many times the estimated number of nodes.
@@ -112,6 +113,8 @@ class Collector:
     expected: dict[NodeId, PeerRef] = field(default_factory=dict)
     enrolled: set[NodeId] = field(default_factory=set)
     """The nodes that have reported themselves: with a census, only their data can be in a result."""
+    awaited: set[NodeId] = field(default_factory=set)
+    """Nodes that have not reported themselves, although another one is followed by them in the ring."""
     enrolled_in_s: dict[NodeId, float] = field(default_factory=dict)
     """How long after the round's beginning each of them did so first, seconds."""
     began_at: float = 0.0
@@ -148,11 +151,21 @@ class Collector:
             self.expected[peer.id] = peer
             self.absent[peer.id] = lost_at
 
-    def enrol(self, peer: PeerRef, reason: str, absent: Iterable[Absentee] = (), now: float = 0.0) -> None:
-        """A node takes part, or says why not; and who is missing next to it."""
+    def enrol(
+        self,
+        peer: PeerRef,
+        reason: str,
+        absent: Iterable[Absentee] = (),
+        now: float = 0.0,
+        successor: NodeId | None = None,
+    ) -> None:
+        """A node takes part, or says why not; who is missing next to it, and who comes next in the ring."""
         self.expected[peer.id] = peer
         self.absent.pop(peer.id, None)  # it speaks itself, so the ring was wrong to miss it
         self.enrolled.add(peer.id)
+        self.awaited.discard(peer.id)
+        if successor is not None and successor not in self.enrolled:
+            self.awaited.add(successor)
         self.enrolled_in_s.setdefault(peer.id, now - self.began_at)
         if reason:
             self.declined[peer.id] = reason
@@ -171,6 +184,17 @@ class Collector:
         if len(named.namers) >= NAMERS_MIN:
             del self.named[peer.id]
             self._expect_absent(peer, named.lost_at)
+
+    @property
+    def takers(self) -> list[PeerRef]:
+        """Who has said that it takes part, in id order."""
+        taking = self.enrolled - self.declined.keys()
+        return [self.expected[node] for node in sorted(taking)]
+
+    @property
+    def have_all_enrolled(self) -> bool:
+        """Whether each node's successor has reported itself, and so everybody in the ring."""
+        return self.own in self.enrolled and not self.awaited
 
     @property
     def is_pointless(self) -> bool:

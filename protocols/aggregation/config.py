@@ -144,7 +144,8 @@ class AggregationConfig(PluginConfig):
     pieces_from: Size = setting(
         "1MiB",
         "From this size on this node's value of groups goes in pieces in rings of 4 to 17 nodes: each sends about "
-        "one value, not log2 of their number. Smaller values do so if others wait for it already. Very high on all "
+        "one value, not log2 of their number. Smaller values do so if others wait for it already. In rings of up to "
+        "64 nodes whoever asks decides for all, with its own setting times the number of nodes / 17. Very high on all "
         "nodes: never.",
         reloads=True,
     )

@@ -21,11 +21,12 @@ SHOWS_MAX: Final = 256
 def enrolment(host: Host, round_id: bytes, reason: str, *, is_signed: bool) -> Enrolled:
     """Return what to tell the requester: this node takes part, or does not for this reason."""
     absent = absentees_near(host.id, host.leaf_set(), host.missing_members())
-    proof = b""
+    larger = host.leaf_set().larger
+    successor, proof = larger[0].id if larger else host.id, b""
     if is_signed:
         named = ((each.peer, each.age_ms) for each in absent)
-        proof = host.sign(enrolled_statement(round_id, host.peer, reason, named))
-    return Enrolled(round_id, reason, absent, proof)
+        proof = host.sign(enrolled_statement(round_id, host.peer, reason, named, successor))
+    return Enrolled(round_id, reason, absent, proof, successor)
 
 
 class Participations:

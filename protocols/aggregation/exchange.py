@@ -23,6 +23,7 @@ from protocols.aggregation.prefix import Levels
 from protocols.aggregation.query import Query
 
 SWAP: Final = b"S"
+NAMED_SWAP: Final = b"N"
 RESULT: Final = b"R"
 OWN: Final = b"O"
 PIECE: Final = b"P"
@@ -74,6 +75,11 @@ class Aggregate:
 def swap_tag(round_id: bytes, level: int) -> bytes:
     """Return the tag that names one swap: the round and the level."""
     return SWAP + round_id + bytes((level,))
+
+
+def named_swap_tag(round_id: bytes) -> bytes:
+    """Names a swap of two nodes that were named after the round's start: their places tell the level."""
+    return NAMED_SWAP + round_id
 
 
 def result_tag(round_id: bytes) -> bytes:

@@ -25,6 +25,8 @@ SHOWN_MAX: Final = 2
 _RIDING_MESSAGE_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX - 8 * KIB
 PLACED_MAX: Final = LEAF_SET_SIZE + 1
 """In rings of up to so many nodes, which fit into a leaf set, the requester names them all."""
+NAMED_MAX: Final = 1024
+"""In rings of up to so many nodes the requester names all when a value is large, once they have enrolled."""
 ABSENTEES_MAX: Final = 32
 """A node names at most this many missing members when it enrols."""
 
@@ -101,6 +103,8 @@ class StartRound(Message):
     proof: Proof
     nodes: Annotated[tuple[NodeId, ...], Meta(max_length=PLACED_MAX)] = ()
     """All nodes of the ring, where the requester knows them: levels are then by their places, see `PlaceLevels`."""
+    may_name: bool = False
+    """Whether the requester names all once they have enrolled, if somebody's value is large; see `NameNodes`."""
 
 
 class Absentee(Struct):
@@ -125,6 +129,8 @@ class Enrolled(Message):
     reason: Text
     absent: Annotated[tuple[Absentee, ...], Meta(max_length=ABSENTEES_MAX)] = ()
     proof: Proof = b""
+    successor: NodeId | None = None
+    """The next node of the ring: whoever knows each one's knows whether all have enrolled."""
 
 
 @message(0x010B, bytes_max=3 * KIB)
@@ -175,6 +181,8 @@ class Invite(Message):
     value: RidingValue = b""
     shown: Shown = ()
     """That the value's contributors take part, while they are few: who has their data can show it to the requester."""
+    named: bool = False
+    """Whether the level is by the places of the nodes in `NameNodes`; so in the messages below."""
 
 
 @message(0x0103, bytes_max=_RIDING_MESSAGE_BYTES_MAX)
@@ -189,6 +197,7 @@ class InviteAnswer(Message):
     value: RidingValue = b""
     shown: Shown = ()
     """As in `Invite`."""
+    named: bool = False
 
 
 @message(0x0104, bytes_max=128)
@@ -197,6 +206,7 @@ class Propose(Message):
 
     round_id: RoundId
     level: Level
+    named: bool = False
 
 
 @message(0x0105, bytes_max=128)
@@ -225,6 +235,7 @@ class ResultReady(Message):
     round_id: RoundId
     contributors: U32
     value_bytes: U64
+    named: bool = False
 
 
 @message(0x0108, bytes_max=3 * KIB)
@@ -302,6 +313,28 @@ class GiveAnswer(Message):
     proof: Proof
 
 
+@message(0x0111, bytes_max=128)
+class NamesWanted(Message):
+    """To the requester of a round in which it has named nobody: the sender's value, of so many bytes, does not ride."""
+
+    round_id: RoundId
+    value_bytes: U64
+
+
+@message(0x0112, bytes_max=48 * KIB)
+class NameNodes(Message):
+    """Broadcast by the requester: all nodes that take part. They swap anew, by their places, see `PlaceLevels`.
+
+    Who is not among them swaps with nobody. The requester has signed it.
+    """
+
+    round_id: RoundId
+    nodes: Annotated[tuple[PeerRef, ...], Meta(max_length=NAMED_MAX)]
+    in_pieces: bool
+    """Whether values go in pieces, see `protocols.aggregation.pieces`."""
+    proof: Proof
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     StartRound,
     Enrolled,
@@ -320,6 +353,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     ShownEnrolment,
     PieceTold,
     GiveAnswer,
+    NamesWanted,
+    NameNodes,
 )
 
 

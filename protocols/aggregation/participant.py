@@ -1,10 +1,9 @@
-"""One node's part in one round: carries out what its `BinomialTree` decides, on the Host."""
+"""One node's part in one round: it enrols, extracts its data, has a tree swap it, and offers the result."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import partial as bind
 from typing import TYPE_CHECKING, Final
 
 from peerd.api import (
@@ -13,51 +12,32 @@ from peerd.api import (
     RefuseSwap,
     SwapCallbacks,
     SwapRequest,
-    Value,
     WorkHandle,
     WorkLimits,
     value_size_bytes,
 )
-from peerd.errors import Bug, ProtocolError, Unavailable
-from peerd.ids import format_id, id_to_bytes, with_shared_prefix
+from peerd.ids import format_id, id_to_bytes
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
-from protocols.aggregation.effects import (
-    Arm,
-    Disarm,
-    Effect,
-    LevelDone,
-    MergeOffer,
-    OpenSwap,
-    RouteInvite,
-    SendAnswer,
-    SendInvite,
-    SendProposal,
-    TreeDone,
-    TreeTimer,
-)
+from protocols.aggregation.effects import TreeTimer
 from protocols.aggregation.enrolments import Participations, enrolment
-from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
+from protocols.aggregation.events import RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
     EXTRACTION_MODULES,
-    MERGE_COST_S_PER_BYTE,
     Aggregate,
     Extractor,
     extract_own,
-    is_givers_fault,
-    merge_received,
     open_own,
 )
 from protocols.aggregation.messages import (
-    HINTS_MAX,
-    RIDING_BYTES_MAX,
     AnswerKind,
     Enrolled,
     Invite,
     InviteAnswer,
+    NameNodes,
+    NamesWanted,
     NodeState,
     Noted,
-    Participation,
     PieceTold,
     Propose,
     ProposeAnswer,
@@ -66,13 +46,15 @@ from protocols.aggregation.messages import (
     StartRound,
 )
 from protocols.aggregation.partial import PARTIAL_BYTES_MAX
-from protocols.aggregation.prefix import neighbourhood_of
+from protocols.aggregation.prefix import HostNeighbourhood, neighbourhood_of
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import enrolled_statement
 from protocols.aggregation.tree import BinomialTree, TreePhase
 
 if TYPE_CHECKING:
     from protocols.aggregation.patience import LevelPatience
+    from protocols.aggregation.swapping import Ahead
+    from protocols.aggregation.treerun import TreeRun
 
 TELL_TIMEOUT_S: Final = 5.0
 TELL_TRIES_MAX: Final = 4
@@ -80,6 +62,11 @@ TELL_TRIES_MAX: Final = 4
 TELL_PAUSE_S: Final = 1.0
 """Between a try that was not answered and the next one; through the overlay twice as long after each try."""
 ENROL_TIMER: Final = "enrol_due"
+NAMES_TIMER: Final = "names_awaited"
+NAMES_WAIT_S: Final = 2.0
+"""So long a node with a large value waits until the requester names all nodes; then it swaps by ids."""
+EARLY_NAMED_MAX: Final = 32
+"""Messages about a tree of named nodes that a node keeps until it is told the names."""
 OFFER_TIMER: Final = "offer_due"
 OFFERS_AT_ONCE: Final = 8
 """About so many nodes offer a small result as soon as they have it: nearly all nodes do, and the requester itself."""
@@ -120,38 +107,57 @@ class Participant:
         self.idle_since: float | None = host.now() if start.census else None
         """Since when the round waits for its requester: first to note this node, and, when the tree has ended, for its
         end. ``None`` while there is work."""
-        self.neighbourhood = neighbourhood_of(host, start.nodes)
-        self.tree = BinomialTree(host.id, self.neighbourhood, config.tree_settings(), self.round_id)
-        self.aggregate: Aggregate | None = None
         self.own: Aggregate | None = None
         """What this node has extracted itself, for a requester whose result lacks it."""
+        self.names: NameNodes | None = None
+        """All nodes, if the requester has named them since the round began."""
         self.is_over = False
         self._on_result = on_result
         self._on_refused = on_refused
         self._is_enrolled = not start.census
         self.shown = Participations(host, self.round_id)
-        self._sides: dict[int, Aggregate] = {}
-        """The aggregate before it was merged with another at a level, where it is small enough to be given away."""
         self._enrol_tries = 0
         self._confirmations = 0
         self._offer_tries = 0
         self._extraction: WorkHandle | None = None
-        from protocols.aggregation.splitting import Splitting  # with the first round
-        from protocols.aggregation.swapping import Swapping
-
-        around, deadline_s = self.neighbourhood, lambda: self.config.swap_deadline
-        self._swapping = Swapping(host, self.round_id, self, deadline_s, self.tree.patience_s, around.rtt_s)
-        self.splitting = Splitting.of_round(host, start, query, self, self._swapping)
-        """The exchange in pieces, unless it is known not to come."""
-        self._level_started_at = host.now()
         self._patience = patience
-        self._received_bytes = 0
+        self._may_be_named = start.may_name and start.census and not start.nodes
+        self._names_awaited: bool | None = None
+        """Whether a large value waits for the names; ``None`` before there is one."""
+        self._ahead: Ahead | None = None
+        self._early: list[tuple[Invite | PieceTold, PeerRef]] = []
+        """What has overtaken the names."""
+        from protocols.aggregation.splitting import Splitting  # with the first round
+
+        self.run = self._new_run(neighbourhood_of(host, start.nodes, start.requester.id))
+        self.splitting = Splitting.of_round(host, start, query, self, self.run)
+        """The exchange in pieces, unless it is known not to come."""
         host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=query_text(query)))
 
     @property
     def name(self) -> str:
         """The round's id as people and logs see it."""
         return self.round_id.hex()
+
+    @property
+    def tree(self) -> BinomialTree:
+        """What swaps with whom."""
+        return self.run.tree
+
+    @property
+    def aggregate(self) -> Aggregate | None:
+        """What the tree holds by now; ``None`` before this node's own data is there."""
+        return self.run.aggregate
+
+    @aggregate.setter
+    def aggregate(self, aggregate: Aggregate) -> None:
+        self.run.aggregate = aggregate
+
+    def _new_run(self, neighbourhood: HostNeighbourhood) -> TreeRun:
+        from protocols.aggregation.treerun import TreeRun  # with the first round
+
+        parts = self.host, self.config, self.start, neighbourhood, self._patience, self.shown, self
+        return TreeRun(*parts, is_named=self.names is not None)
 
     # Enrolment
 
@@ -216,9 +222,11 @@ class Participant:
         aggregate, splitting = self.aggregate, self.splitting
         if aggregate is None:
             return
-        is_large, rides = value_size_bytes(aggregate.value) >= self.config.pieces_from, self._rides()
+        is_large, rides = value_size_bytes(aggregate.value) >= self.config.pieces_from, self.run.rides
+        if not rides and self._waits_for_names(value_size_bytes(aggregate.value)):
+            return
         if not rides and (splitting is None or not is_large):
-            self._look_ahead()
+            self.run.look_ahead()
         if not (self._is_enrolled or rides):
             return
         if splitting is not None and self._is_enrolled and splitting.is_to_begin(is_large):
@@ -231,9 +239,66 @@ class Participant:
         if self.splitting is not None:
             self.splitting.leave()
         self.idle_since = None
-        self._level_started_at = self.host.now()
-        rides = self._rides()
-        self._apply(self.tree.begin(rides, self._patience.share if rides else 1.0))
+        self.run.begin()
+
+    # Names
+
+    def _waits_for_names(self, value_bytes: int) -> bool:
+        """Whether to wait until the requester names all nodes. Those next to it let it know that a value is large."""
+        if not self._may_be_named or self.names is not None:
+            return False
+        if self._names_awaited is None:
+            self._names_awaited = True
+            self._ahead = self.run.open_ahead()
+            self.host.set_timer(NAMES_TIMER, NAMES_WAIT_S, self.round_id)
+            near = {self.host.id, *(peer.id for peer in self.host.leaf_set().members())}
+            if self.requester.id in near:
+                self.host.send(self.requester, NamesWanted(self.round_id, value_bytes))
+        return self._names_awaited
+
+    def names_due(self) -> None:
+        """The requester names nobody: swap by ids."""
+        self._names_awaited = False
+        self._close_ahead()
+        if self.tree.phase is TreePhase.IDLE:
+            self._begin()
+
+    def _close_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.drop()
+            self._ahead = None
+
+    def named(self, names: NameNodes) -> None:
+        """The requester names all nodes that take part: begin anew, by their places."""
+        if self.names is not None or not self._may_be_named or self.is_over:
+            return
+        from protocols.aggregation.prefix import PlacedNeighbourhood
+        from protocols.aggregation.splitting import Splitting
+
+        self.names = names
+        for timer in (NAMES_TIMER, OFFER_TIMER):
+            self.host.cancel_timer(timer, self.round_id)
+        self.run.stop()
+        self._offer_tries = 0
+        nodes = {peer.id: peer for peer in names.nodes}
+        self.run = self._new_run(PlacedNeighbourhood(self.host, tuple(nodes), self.requester.id, nodes))
+        self.run.aggregate = self.own
+        if self._ahead is not None:
+            self.run.take(self._ahead)
+        self._close_ahead()
+        if names.in_pieces:
+            self.splitting = Splitting.of_round(self.host, self.start, self.query, self, self.run, is_agreed=True)
+        if self.host.id in nodes:
+            self.noted()
+        if self.tree.phase is TreePhase.IDLE and not (self.splitting is not None and self.splitting.is_under_way):
+            self._begin()
+        early, self._early = self._early, []
+        for message, source in early:
+            match message:
+                case Invite():
+                    self.invite_received(message, source)
+                case PieceTold():
+                    self.piece_told(message, source)
 
     # Pieces
 
@@ -241,6 +306,8 @@ class Participant:
         """Another node says how far it is with the pieces."""
         if self.splitting is not None:
             self.splitting.told(source, told)
+        elif self._may_be_named and self.names is None:
+            self._keep_early(told, source)
 
     def pieces_held(self) -> None:
         """This node has done its part, and waits for the round's end."""
@@ -249,19 +316,25 @@ class Participant:
     def pieces_joined(self, aggregate: Aggregate) -> None:
         """At the requester: the value of all nodes."""
         self.aggregate = aggregate
-        self._apply(self.tree.complete(frozenset(aggregate.partial.contributors)))
+        self.run.apply(self.tree.complete(frozenset(aggregate.partial.contributors)))
 
     def goes_whole(self) -> None:
         """Nothing has come of the pieces: go on with whole values, as soon as the data is here and may go to others."""
         if not self.is_over and self.tree.phase is TreePhase.IDLE:
             self._begin()
 
-    def _go_whole(self) -> None:
+    def swaps_whole(self) -> None:
         """Somebody swaps whole values: then all have to."""
         if self.splitting is not None:
             self.splitting.go_whole()
 
     # Result
+
+    def tree_done(self, outcome: str) -> None:
+        """The tree holds every level, or swaps no more."""
+        self.idle_since = self.host.now()
+        if outcome == "result":
+            self._on_result(self)
 
     def finished(self) -> None:
         """The tree is complete: offer its result, soon or in a while."""
@@ -281,9 +354,8 @@ class Participant:
         if self.aggregate is None or self._offer_tries >= TELL_TRIES_MAX:
             return
         self._offer_tries += 1
-        ready = ResultReady(
-            self.round_id, len(self.aggregate.partial.contributors), value_size_bytes(self.aggregate.value)
-        )
+        contributors, value_bytes = len(self.aggregate.partial.contributors), value_size_bytes(self.aggregate.value)
+        ready = ResultReady(self.round_id, contributors, value_bytes, self.run.is_named)
         if self.requester.id == self.host.id:
             self.host.send(self.requester, ready)
         else:
@@ -303,8 +375,7 @@ class Participant:
         A last swap that takes about as long as those before is over sooner than a fetch beside it, with half of the
         link. Where there is none under way it is 0.
         """
-        is_last = self.tree.level == 0 and self.tree.phase in (TreePhase.SWAPPING, TreePhase.MERGING)
-        return max(0.0, self._swapping.due_s()) if is_last else 0.0
+        return self.run.due_s()
 
     # Own data
 
@@ -350,55 +421,38 @@ class Participant:
 
     # Messages
 
-    def _value(self, level: int) -> tuple[bytes, tuple[Participation, ...]]:
-        """Our side's value of a level, and what shows that its contributors take part, while they are few."""
-        side = self._side(level)
-        contributors = side.partial.contributors
-        if not self.start.census:
-            return side.encoded, ()
-        return side.encoded, self.shown.of(contributors)
-
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
         """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
         self.shown.keep(source, invite.shown)
-        if self.neighbourhood.levels.level_of(source.id) != invite.level:
-            members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
-            hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
-            self.host.send(source, hint)
-        else:
-            self._go_whole()
-            self._apply(self.tree.invite_received(source, invite.level, invite.rides, invite.value))
-            level = self.tree.level
-            if not invite.rides and level is not None and level > invite.level:
-                self._swapping.expect(source, invite.level)
+        if invite.named == self.run.is_named:
+            self.run.invite_received(invite, source)
+        elif not invite.named:  # it has not been told the names yet
+            self.host.send(source, InviteAnswer(self.round_id, invite.level, AnswerKind.ABSENT))
+        elif self._may_be_named:
+            self._keep_early(invite, source)
+
+    def _keep_early(self, message: Invite | PieceTold, source: PeerRef) -> None:
+        if len(self._early) < EARLY_NAMED_MAX:
+            self._early.append((message, source))
 
     def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
         """Take the answer of an invited node."""
-        try:
-            kind = AnswerKind(answer.kind)
-        except ValueError:
-            return  # of a newer version: as good as no answer
         self.shown.keep(source, answer.shown)
-        self._apply(
-            self.tree.answer_received(source, answer.level, kind, answer.members, answer.is_exact, answer.value)
-        )
+        if answer.named == self.run.is_named:
+            self.run.answer_received(answer, source)
 
     def proposal_received(self, proposal: Propose, source: PeerRef) -> ProposeAnswer:
         """Decide at once whether to swap with the proposer."""
-        if self.neighbourhood.levels.level_of(source.id) == proposal.level:
-            self._go_whole()
-        accepted, kind, effects = self.tree.proposal_received(source, proposal.level)
-        self._apply(effects)
-        return ProposeAnswer(self.round_id, accepted, kind)
+        if proposal.named != self.run.is_named:
+            return ProposeAnswer(self.round_id, False, _verdict_on(proposal.named))
+        return self.run.proposal_received(proposal.level, source)
 
-    def swap_requested(self, request: SwapRequest, level: int) -> AcceptSwap | RefuseSwap:
-        """The partner opens the swap that we agreed to."""
-        if not self.tree.accepts_swap(request.peer, level):  # then the offer is the proposal
-            answer = self.proposal_received(Propose(self.round_id, level), request.peer)
-            if not answer.accepted:
-                return RefuseSwap(AnswerKind(answer.kind).name.lower())
-        self._apply(self.tree.swap_accepted(request.peer))
-        return self._swapping.accept(request.peer, level, self._held.value)
+    def swap_requested(self, request: SwapRequest, level: int | None) -> AcceptSwap | RefuseSwap:
+        """The partner opens the swap that we agreed to; without a level, of nodes that were named."""
+        is_named = level is None
+        if is_named != self.run.is_named:
+            return RefuseSwap(_verdict_on(is_named).name.lower())
+        return self.run.swap_requested(request, level)
 
     def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Give the requester our result, which it fetches."""
@@ -429,13 +483,13 @@ class Participant:
 
     def timer_fired(self, timer: TreeTimer) -> None:
         """Handle a timer of the tree that is due."""
-        self._apply(self.tree.timer_fired(timer))
+        self.run.apply(self.tree.timer_fired(timer))
 
     def neighbourhood_changed(self) -> None:
         """Take note of a changed leaf set."""
         if self.splitting is not None:
             self.splitting.neighbours_changed()
-        self._apply(self.tree.neighbourhood_changed())
+        self.run.apply(self.tree.neighbourhood_changed())
 
     def leave(self, outcome: str) -> None:
         """Forget the round: no timer, swap or value stays."""
@@ -444,9 +498,10 @@ class Participant:
         self.is_over = True
         if self._extraction is not None:
             self._extraction.cancel()
-        for timer in (ENROL_TIMER, OFFER_TIMER, *(timer.value for timer in TreeTimer)):
+        for timer in (ENROL_TIMER, OFFER_TIMER, NAMES_TIMER):
             self.host.cancel_timer(timer, self.round_id)
-        self._swapping.cancel()
+        self._close_ahead()
+        self.run.stop()
         if self.splitting is not None:
             self.splitting.leave()
         contributors = 0 if self.aggregate is None else len(self.aggregate.partial.contributors)
@@ -456,141 +511,14 @@ class Participant:
         )
 
     def validate(self) -> None:
-        """Assert that tree and value agree on whose data is held."""
-        self.tree.validate()
+        """Assert what holds of the tree and the pieces."""
+        self.run.validate()
         if self.splitting is not None:
             self.splitting.pieces.validate()
-        if self.aggregate is not None and self.tree.phase is not TreePhase.MERGING:
-            assert frozenset(self.aggregate.partial.contributors) == self.tree.contributors
+        assert len(self._early) <= EARLY_NAMED_MAX
 
-    # Effects
 
-    def _apply(self, effects: list[Effect]) -> None:
-        if self.is_over:
-            return
-        for effect in effects:
-            self._carry_out(effect)
-
-    def _carry_out(self, effect: Effect) -> None:
-        match effect:
-            case SendInvite(peer, level, with_value):
-                self.host.count("peerd_aggregation_invites_total")
-                value, shown = self._value(level) if with_value else (b"", ())
-                self.host.send(peer, Invite(self.round_id, level, self.tree.rides, value, shown))
-            case RouteInvite(level):
-                self.host.count("peerd_aggregation_invites_total")
-                key = with_shared_prefix(self.host.id, level, self.host.rng.getrandbits(128))
-                self.host.route(key, Invite(self.round_id, level, self.tree.rides))
-            case SendAnswer(peer, level, kind):
-                value, shown = self._value(level) if kind is AnswerKind.VALUE else (b"", ())
-                self.host.send(peer, InviteAnswer(self.round_id, level, kind, value=value, shown=shown))
-            case MergeOffer(peer, level, value):
-                self._merge(peer, level, value, "rode")
-            case SendProposal(peer, level):
-                self._swapping.propose(peer, level, self._held.value)
-            case OpenSwap(peer, level):
-                self._swapping.begin(peer, level, self._held.value)
-            case Arm(timer, delay_s):
-                self.host.cancel_timer(timer.value, self.round_id)
-                self.host.set_timer(timer.value, delay_s, self.round_id)
-            case Disarm(timer):
-                self.host.cancel_timer(timer.value, self.round_id)
-            case LevelDone():
-                self._level_done(effect)
-            case TreeDone(outcome):
-                self.idle_since = self.host.now()
-                if outcome == "result":
-                    self._on_result(self)
-
-    def _look_ahead(self) -> None:
-        """Open the connections of the next swaps with counterparts, of this level and the one after it."""
-        for level, peer in self.tree.begins_soon():
-            self._swapping.expect(peer, level)
-
-    # For `Swapping`
-
-    def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> None:
-        """Take the reply to our proposal."""
-        self._apply(self.tree.proposal_answered(peer, accepted, kind))
-
-    def proposal_lost(self, peer: PeerRef) -> None:
-        """Nobody has replied to our proposal."""
-        self._apply(self.tree.proposal_lost(peer))
-
-    def swap_received(self, peer: PeerRef, level: int, value: Value) -> None:
-        """Go on as soon as the partner's value is here."""
-        if not self.is_over:
-            self._apply(self.tree.swap_done(peer))
-            self._merge(peer, level, value, "done")
-
-    def swap_failed(self, peer: PeerRef, reason: str) -> None:
-        """Go on without this partner."""
-        if not self.is_over:
-            self.host.count("peerd_aggregation_swaps_total", outcome=reason.partition(":")[0])
-            self._apply(self.tree.swap_failed(peer))
-
-    # Merging
-
-    def _merge(self, peer: PeerRef, level: int, value: Value, outcome: str) -> None:
-        self.host.count("peerd_aggregation_swaps_total", outcome=outcome)
-        self._received_bytes = value_size_bytes(value)
-        cost_s = MERGE_COST_S_PER_BYTE * (value_size_bytes(value) + value_size_bytes(self._held.value))
-        arguments, failed = (self.neighbourhood.levels, level, self._held, value), bind(self._merge_failed, peer)
-        self.host.offload(merge_received, *arguments, done=self._merged, failed=failed, cost_s=cost_s)
-
-    def _merged(self, aggregate: Aggregate) -> None:
-        level = self.tree.level
-        if self.is_over or self.aggregate is None or level is None:
-            return
-        if self.tree.rides:
-            self._sides[level] = self.aggregate
-        self.aggregate = aggregate
-        self._apply(self.tree.merged(frozenset(aggregate.partial.contributors), self._rides()))
-
-    @property
-    def _held(self) -> Aggregate:
-        """The aggregate, which a tree that has begun has."""
-        if self.aggregate is None:
-            raise Bug("a tree has begun without data")
-        return self.aggregate
-
-    def _rides(self) -> bool:
-        """Whether this node's aggregate is small enough to go with a message."""
-        aggregate = self.aggregate
-        return aggregate is not None and not aggregate.padding_bytes and len(aggregate.encoded) <= RIDING_BYTES_MAX
-
-    def _side(self, level: int) -> Aggregate:
-        """What this node held when it came to a level: before the first merge at it or at a shorter one."""
-        merged = max((each for each in self._sides if each <= level), default=None)
-        if merged is not None:
-            return self._sides[merged]
-        return self._held
-
-    def _merge_failed(self, peer: PeerRef, error: BaseException) -> None:
-        if not isinstance(error, ProtocolError | Unavailable):
-            raise Bug(f"merging failed: {error}") from error
-        reason = error.reason if isinstance(error, ProtocolError) else "busy"  # no worker was free
-        self.host.count("peerd_aggregation_rejected_total", reason=reason)
-        if not self.is_over:
-            self._apply(self.tree.merge_rejected(peer))
-        if isinstance(error, ProtocolError) and is_givers_fault(error):
-            self.host.misbehaved(peer, error)
-
-    def _level_done(self, done: LevelDone) -> None:
-        self._swapping.level_left(done.level)
-        self._look_ahead()
-        now = self.host.now()
-        if self.tree.rides:
-            self._patience.learn(done.outcome, (now - self._level_started_at) / self.tree.timeout_s(done.level))
-        self.host.emit(
-            LevelFinished(
-                round=self.name,
-                level=done.level,
-                outcome=done.outcome,
-                peer=None if done.peer is None else format_id(done.peer.id),
-                contributors=len(self.tree.contributors),
-                value_bytes=self._received_bytes if done.outcome == "swapped" else 0,
-                duration_s=now - self._level_started_at,
-            )
-        )
-        self._level_started_at = now
+def _verdict_on(is_named: bool) -> AnswerKind:
+    """What to answer whoever asks for a swap of a tree of named nodes, of which nothing is known here yet; or for one
+    of the tree before, which is no more."""
+    return AnswerKind.MAYBE_LATER if is_named else AnswerKind.ABSENT

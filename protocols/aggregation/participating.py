@@ -25,8 +25,10 @@ from protocols.aggregation.messages import (
     GiveAnswer,
     Invite,
     InviteAnswer,
+    NameNodes,
     NodeState,
     Noted,
+    PieceStage,
     PieceTold,
     Propose,
     ProposeAnswer,
@@ -36,13 +38,14 @@ from protocols.aggregation.messages import (
     WhyMissing,
     reason_text,
 )
-from protocols.aggregation.participant import ENROL_TIMER, OFFER_TIMER, Participant
+from protocols.aggregation.participant import ENROL_TIMER, NAMES_TIMER, OFFER_TIMER, Participant
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import (
     answer_statement,
     confirm_statement,
     find_statement,
+    names_statement,
     noted_statement,
     round_id_of,
     start_statement,
@@ -147,7 +150,7 @@ class Participating(Part):
         to those who ask, and in time more than fits its field.
         """
         said = start.nonce, start.requester, start.query, start.begins_at_ms, start.lasts_ms
-        if start.round_id != round_id_of(*said, start.census, start.is_direct, start.nodes):
+        if start.round_id != round_id_of(*said, start.census, start.is_direct, start.nodes, start.may_name):
             raise ProtocolError("forged_round", "a round's id is not that of what it is said to be")
         if start.age_ms > ROUND_S_MAX * 1000:
             raise ProtocolError("old_round", f"a round that is said to be {start.age_ms / 1000:.0f} s old")
@@ -289,6 +292,8 @@ class Participating(Part):
         elif told.round_id not in self._ended:
             self._keep_early(told, source)
             self._ask_start(told.round_id, source)
+        elif told.stage in (PieceStage.READY, PieceStage.BEGIN):  # it may wait for this node, and then in vain
+            self._host.send(source, PieceTold(told.round_id, PieceStage.WHOLE))
 
     def confirm_routed(self, question: ConfirmContribution) -> None:
         """The requester wants to know whether this node has contributed."""
@@ -346,6 +351,16 @@ class Participating(Part):
             raise ProtocolError("forged_stop", f"{participant.requester} has not signed it")
         self._forget(stop.round_id, "stopped")
 
+    def names_routed(self, names: NameNodes) -> None:
+        """The requester names the nodes of a round."""
+        participant = self.participants.get(names.round_id)
+        if participant is None:
+            return
+        statement = names_statement(names.round_id, names.nodes, names.in_pieces)
+        if not self._host.verify(participant.requester.id, statement, names.proof):
+            raise ProtocolError("forged_names", f"{participant.requester} has not signed them")
+        participant.named(names)
+
     def answer_routed(self, given: GiveAnswer) -> None:
         """The requester has ended the round, with an answer for others. Raises `ProtocolError` for a forged one."""
         said = given.round_id, given.requester, given.answered_at_ms, given.to, given.answer
@@ -371,6 +386,10 @@ class Participating(Part):
     @on_timer(OFFER_TIMER)
     def offer_due(self, round_id: bytes) -> None:
         self.participants[round_id].offer()
+
+    @on_timer(NAMES_TIMER)
+    def names_due(self, round_id: bytes) -> None:
+        self.participants[round_id].names_due()
 
     @on_timer(TreeTimer.LEVEL.value)
     def level_due(self, round_id: bytes) -> None:

@@ -26,6 +26,8 @@ from protocols.aggregation.messages import PieceStage
 
 PIECES_NODES_MIN: Final = 4
 """With fewer nodes whole values take no longer: each sends two at most."""
+PIECES_NODES_MAX: Final = 64
+"""With more nodes a node would need more connections than it may have beside those of the overlay."""
 AT_ONCE: Final = 4
 """So many exchanges a node has begun and not ended, so many others begin with it, and so many pieces the requester
 fetches at first: more would fill a slow link, so that the ring's own messages come late. Each that is quick makes room
@@ -82,13 +84,19 @@ PieceEffect = TellStage | ExchangePieces | MergePieces | FetchMerged | JoinPiece
 
 
 class Pieces:
-    """The state machine. ``peers`` are all other nodes of the round, ``requester`` is the node that asked."""
+    """The state machine. ``peers`` are all other nodes of the round, ``requester`` is the node that asked.
 
-    def __init__(self, own: NodeId, requester: NodeId, peers: Mapping[NodeId, PeerRef]) -> None:
+    ``is_agreed``: the requester has told all that values go in pieces, so nobody need say that it is ready.
+    """
+
+    def __init__(
+        self, own: NodeId, requester: NodeId, peers: Mapping[NodeId, PeerRef], is_agreed: bool = False
+    ) -> None:
         self.phase = PiecePhase.READING
         self.nodes = tuple(sorted((own, *peers)))
         """All nodes; each holds the piece of its place in this order."""
         self._own, self._requester, self._peers = own, requester, dict(peers)
+        self._is_agreed = is_agreed
         place, count = self.nodes.index(own), len(self.nodes)
         ahead = [self.nodes[(place + step) % count] for step in range(1, count // 2 + 1)]
         if count % 2 == 0 and place >= count // 2:
@@ -121,7 +129,7 @@ class Pieces:
     @property
     def is_wanted(self) -> bool:
         """Whether another node waits for this one's pieces."""
-        return bool(self._ready) and not self.is_over
+        return (self._is_agreed or bool(self._ready)) and not self.is_over
 
     def peer(self, node: NodeId) -> PeerRef | None:
         """Where another node of the round is; ``None`` for this one."""
@@ -134,14 +142,14 @@ class Pieces:
         self.phase = PiecePhase.EXCHANGING
         begins = self._tell_begin()
         waiting = tuple(peer for node, peer in self._peers.items() if node not in self._told)
-        ready = [TellStage(waiting, PieceStage.READY)] if waiting else []
+        ready = [TellStage(waiting, PieceStage.READY)] if waiting and not self._is_agreed else []
         return [*begins, *ready, *self._exchange()]
 
     def to_fetch_from(self) -> list[PeerRef]:
         """At the requester: nodes whose merged pieces it will fetch at first, beside the exchanges that it begins."""
         if self._own != self._requester or self.is_over:
             return []
-        return list(self._peers.values())[: STREAMS_MAX - len(self._to_begin)]
+        return list(self._peers.values())[: max(0, STREAMS_MAX - len(self._to_begin))]
 
     def told(self, peer: PeerRef, stage: PieceStage) -> list[PieceEffect]:
         """Another node says how far it is. Who is not of the round has no say."""
@@ -186,6 +194,14 @@ class Pieces:
         self.phase = PiecePhase.MERGING
         return [MergePieces()]
 
+    def postponed(self, peer: PeerRef) -> None:
+        """There was no place for the exchange with this node, or the fetch from it."""
+        (self._asked if self.phase is PiecePhase.HOLDING else self._begun).discard(peer.id)
+
+    def go_on(self) -> list[PieceEffect]:
+        """There may be a place again."""
+        return [*self._exchange(), *self._fetch()]
+
     def merged(self) -> list[PieceEffect]:
         """This node's piece of all values is merged."""
         if self.phase is not PiecePhase.MERGING:
@@ -215,7 +231,8 @@ class Pieces:
     def failed(self, reason: str) -> list[PieceEffect]:
         """An exchange, a fetch or a merge has failed, or all takes too long. Who has not begun tells those who wait;
         the others will say that they are ready, if they ever are."""
-        waiting = self._ready if self.phase is PiecePhase.READING else self._peers
+        is_expected = self._is_agreed or self.phase is not PiecePhase.READING
+        waiting = self._peers if is_expected else self._ready
         return self._give_up(reason, tuple(peer for node, peer in self._peers.items() if node in waiting))
 
     def stop(self) -> None:

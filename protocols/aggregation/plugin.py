@@ -23,7 +23,17 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import AggregationConfig, FileSelection, Share
 from protocols.aggregation.events import EVENTS
-from protocols.aggregation.exchange import MERGED, OWN, PIECE, RESULT, SWAP, Extractor, FileExtractor, OwnData
+from protocols.aggregation.exchange import (
+    MERGED,
+    NAMED_SWAP,
+    OWN,
+    PIECE,
+    RESULT,
+    SWAP,
+    Extractor,
+    FileExtractor,
+    OwnData,
+)
 from protocols.aggregation.messages import (
     MESSAGES,
     ConfirmContribution,
@@ -31,6 +41,7 @@ from protocols.aggregation.messages import (
     FindEnrolment,
     GiveAnswer,
     Invite,
+    NameNodes,
     Noted,
     ShownEnrolment,
     StartRound,
@@ -114,6 +125,8 @@ class Aggregation(Plugin):
                 self.answers.take(message)
             case Enrolled():
                 self.requesting.enrolled_routed(message, source)
+            case NameNodes():
+                self.participating.names_routed(message)
             case Noted():
                 self.participating.noted_routed(message)
             case FindEnrolment():
@@ -138,6 +151,8 @@ class Aggregation(Plugin):
             return RefuseSwap("no_such_round")
         if kind == SWAP and len(rest) == 1 and not request.is_fetch:
             return participant.swap_requested(request, rest[0])
+        if kind == NAMED_SWAP and not rest and not request.is_fetch:
+            return participant.swap_requested(request, None)
         splitting = participant.splitting
         if kind == PIECE and not rest and not request.is_fetch and splitting is not None:
             return splitting.piece_requested(request.peer)

@@ -10,7 +10,8 @@ numbers that spread the nodes, in the order of their ids, evenly over the fewest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from functools import lru_cache
 from typing import Final, Protocol
 
 from peerd.api import Host, LeafSet
@@ -20,6 +21,8 @@ from peerd.messages import PeerRef
 
 RTT_S_MAX: Final = 5.0
 """No round trip is taken for longer: coordinates come from other nodes, and may say anything."""
+PLANS_MAX: Final = 16
+"""Plans that are kept: a simulation's nodes share them, and a daemon needs one for each round at work."""
 SPAN_RATIO_MAX: Final = 16
 """One side of a leaf set may reach this many times as far as the other. Evenly spread ids hardly ever exceed it."""
 
@@ -53,36 +56,78 @@ class IdLevels:
         return None
 
 
+class PlacePlan:
+    """Who takes which place, and who swaps with whom as long as nobody fails: the same at every node.
+
+    At each level as many nodes of one side swap as there are on the other. Those that are left over are done, since
+    others have their data: who swaps at the next level does not wait for them. ``first`` is never left over.
+    """
+
+    def __init__(self, nodes: tuple[NodeId, ...], first: NodeId | None) -> None:
+        self.bits = max(1, (len(nodes) - 1).bit_length())
+        self.places = {node: (rank << self.bits) // len(nodes) for rank, node in enumerate(sorted(nodes))}
+        self._first = first
+        self._swapping: dict[tuple[int, int], list[NodeId]] = {}
+        """By a number of bits and a prefix of so many: the nodes behind the prefix that have all their data."""
+        self._fill(0, 0, {place: node for node, place in self.places.items()})
+
+    def _fill(self, bits: int, prefix: int, nodes: Mapping[int, NodeId]) -> list[NodeId]:
+        if bits == self.bits:
+            found = [nodes[prefix]] if prefix in nodes else []
+        else:
+            sides = [self._fill(bits + 1, 2 * prefix + side, nodes) for side in (0, 1)]
+            pairs = min(map(len, sides))
+            for side in sides:
+                if pairs and self._first in side[pairs:]:
+                    place = side.index(self._first)
+                    side[pairs - 1], side[place] = side[place], side[pairs - 1]
+            found = [node for side in sides for node in (side[:pairs] if pairs else side)]
+        self._swapping[bits, prefix] = found
+        return found
+
+    def counterpart(self, own: NodeId, level: int) -> NodeId | None:
+        """With whom a node swaps at a level, if with anybody."""
+        if own not in self.places or not 0 <= level < self.bits:
+            return None
+        side = self.places[own] >> (self.bits - 1 - level)
+        ours, theirs = self._swapping[level + 1, side], self._swapping[level + 1, side ^ 1]
+        rank = ours.index(own) if own in ours else len(theirs)
+        return theirs[rank] if rank < len(theirs) else None
+
+
+plan_of = lru_cache(maxsize=PLANS_MAX)(PlacePlan)
+
+
 class PlaceLevels:
-    """By the places of these nodes, which are all that take part. ``own`` has no level if it is none of them."""
+    """By the places of these nodes, which are all that take part. ``own`` has no level if it is none of them.
+
+    ``first`` swaps at every level, unless somebody fails.
+    """
 
     has_counterparts = True
 
-    def __init__(self, own: NodeId, nodes: Sequence[NodeId]) -> None:
-        self._bits = max(1, (len(nodes) - 1).bit_length())
-        self._places = {node: (rank << self._bits) // len(nodes) for rank, node in enumerate(sorted(nodes))}
-        self._own = self._places.get(own)
+    def __init__(self, own: NodeId, nodes: Sequence[NodeId], first: NodeId | None = None) -> None:
+        self._plan = plan_of(tuple(nodes), first)
+        self._node = own
+        self._own = self._plan.places.get(own)
 
     def level_of(self, node: NodeId) -> int | None:
-        place = self._places.get(node)
+        place = self._plan.places.get(node)
         if place is None or self._own is None:
             return None
-        return self._bits - (self._own ^ place).bit_length()
+        return self._plan.bits - (self._own ^ place).bit_length()
+
+    @property
+    def nodes(self) -> Set[NodeId]:
+        """Who has a place."""
+        return self._plan.places.keys()
 
     def count(self, level: int) -> int:
         """How many nodes there are at a level."""
-        return sum(self.level_of(node) == level for node in self._places)
+        return sum(self.level_of(node) == level for node in self.nodes)
 
     def counterpart(self, level: int) -> NodeId | None:
-        """The one of the other side that comes as many nodes after the side's first one as this node on its own."""
-        if self._own is None or not 0 <= level < self._bits:
-            return None
-        width = self._bits - 1 - level
-        side = self._own >> width
-        ours = [place for place in self._places.values() if place >> width == side]
-        theirs = [node for node, place in self._places.items() if place >> width == side ^ 1]
-        rank = ours.index(self._own)
-        return theirs[rank] if rank < len(theirs) else None
+        return self._plan.counterpart(self._node, level)
 
 
 class Neighbourhood(Protocol):
@@ -187,23 +232,58 @@ class HostNeighbourhood:
 
 
 class PlacedNeighbourhood(HostNeighbourhood):
-    """That of a round for which the requester has named everybody. Each knew all the others when it began."""
+    """That of a round for which the requester has named everybody.
 
-    def __init__(self, host: Host, nodes: Sequence[NodeId]) -> None:
+    Each knows all the others: they are in its leaf set, or ``peers`` says where they are. Of these a node knows to be
+    gone whoever would be in its leaf set and is not.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        nodes: Sequence[NodeId],
+        first: NodeId | None = None,
+        peers: Mapping[NodeId, PeerRef] | None = None,
+    ) -> None:
         super().__init__(host)
-        self.levels: PlaceLevels = PlaceLevels(host.id, nodes)
+        self.levels: PlaceLevels = PlaceLevels(host.id, nodes, first)
+        self._peers = peers or {}
+        self._leaf_set: LeafSet | None = None
+        self._live: dict[NodeId, PeerRef] = {}
+        self._by_level: dict[int, tuple[PeerRef, ...]] = {}
+
+    @property
+    def live(self) -> Mapping[NodeId, PeerRef]:
+        """The other named nodes that are not known to be gone."""
+        leaf_set = self._host.leaf_set()
+        if leaf_set is not self._leaf_set:
+            self._leaf_set, own = leaf_set, self._host.id
+            beyond = (peer for peer in self._peers.values() if not lies_within(leaf_set, own, peer.id, peer.id))
+            found = {peer.id: peer for peer in (*beyond, *leaf_set.members()) if peer.id in self.levels.nodes}
+            found.pop(own, None)
+            self._live = dict(sorted(found.items()))
+            self._by_level = {}
+        return self._live
+
+    def longest_level(self) -> int | None:
+        return max((level for node in self.live if (level := self.levels.level_of(node)) is not None), default=None)
 
     def members(self, level: int) -> tuple[PeerRef, ...]:
-        return tuple(peer for peer in self._host.leaf_set().members() if self.levels.level_of(peer.id) == level)
+        live = self.live
+        if level not in self._by_level:
+            self._by_level[level] = tuple(peer for node, peer in live.items() if self.levels.level_of(node) == level)
+        return self._by_level[level]
 
     def is_exact(self, level: int) -> bool:
-        return self._host.leaf_set().covers_ring or len(self.members(level)) == self.levels.count(level)
+        if self._peers or self._host.leaf_set().covers_ring:
+            return True
+        return len(self.members(level)) == self.levels.count(level)
 
     def hints(self, inviter: NodeId, level: int, count: int) -> tuple[tuple[PeerRef, ...], bool]:
         """Nobody: no invitation is sent to a random id."""
         return (), False
 
 
-def neighbourhood_of(host: Host, nodes: Sequence[NodeId]) -> HostNeighbourhood:
+def neighbourhood_of(host: Host, nodes: Sequence[NodeId], requester: NodeId) -> HostNeighbourhood:
     """That of a round for which the requester has named these nodes, or nobody."""
-    return PlacedNeighbourhood(host, nodes) if nodes else HostNeighbourhood(host)
+    return PlacedNeighbourhood(host, nodes, requester) if nodes else HostNeighbourhood(host)

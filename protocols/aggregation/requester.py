@@ -17,6 +17,7 @@ from protocols.aggregation.collector import (
     ENROLMENTS_S,
     ENROLMENTS_TIMER,
     GATHER_TIMER,
+    NAMING_TIMER,
     OWN_TIMER,
     Candidate,
     Collector,
@@ -27,13 +28,22 @@ from protocols.aggregation.events import ResultRejected, RoundFinished, query_te
 from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, merge_all, result_tag
 from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
 from protocols.aggregation.leftovers import Leftovers
-from protocols.aggregation.messages import Enrolled, FindEnrolment, ResultReady, ShownEnrolment
+from protocols.aggregation.messages import (
+    NAMED_MAX,
+    PLACED_MAX,
+    Enrolled,
+    FindEnrolment,
+    NameNodes,
+    ResultReady,
+    ShownEnrolment,
+)
 from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.participant import Participant
+from protocols.aggregation.pieces import PIECES_NODES_MAX, PIECES_NODES_MIN
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
 from protocols.aggregation.spotcheck import NOBODY_ASKED, Checked, SpotCheck, unchecked
-from protocols.aggregation.statements import find_statement
+from protocols.aggregation.statements import find_statement, names_statement
 
 REJECTED_MAX: Final = 16
 """Nodes that an answer names because it did not take their result."""
@@ -43,6 +53,8 @@ FINDERS: Final = 4
 """So many nodes are asked for each: those to which it is likeliest that it has given its data."""
 SOUND_RESULT_S: Final = 3.0
 """So long after an unsound result a sound one is waited for; then the requester fetches the nodes' own data."""
+NAMING_S: Final = 1.5
+"""So long after a round's beginning all are waited for that are to be named: who is not heard has said it twice."""
 FINISHED_AT_ONCE_MAX: Final = 1024
 """An answer of more groups is made off the event loop."""
 FETCHES_MAX = 8
@@ -95,6 +107,7 @@ class Requester:
         on_answered: Callable[[bytes, Answer, str], Answer],
         with_census: bool,
         part: Callable[[], Participant | None],
+        may_name: bool = False,
     ) -> None:
         self.host = host
         self._part = part
@@ -129,6 +142,11 @@ class Requester:
         self._taken: Taken | None = None
         self._own_until: float | None = None
         """Another tree is complete, and this node's own is waited for until then."""
+        self._may_name = may_name
+        """Whether to name all nodes when somebody's value is large."""
+        self._is_named = False
+        self._large_bytes = 0
+        """What the largest value takes of those that do not ride, as far as is known; 0: there is none."""
         self._rejected: list[Rejected] = []
         self.spot_check = SpotCheck(host, round_id)
         self._leftovers = Leftovers(
@@ -160,9 +178,11 @@ class Requester:
 
     def enrolled(self, peer: PeerRef, enrolled: Enrolled) -> None:
         """Take note that a node takes part, or why it does not."""
-        self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now())
+        self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now(), enrolled.successor)
         self._leftovers.lives(peer.id)
         self.tell("enrolled")
+        if self._large_bytes and self.collector.have_all_enrolled:
+            self.naming_due()
         if self.collector.is_pointless:
             self.expire()
         elif self._held is None:
@@ -171,12 +191,46 @@ class Requester:
         elif not self.collector.strangers(self._held[0].contributors):
             self.enrolments_due()
 
+    # Names
+
+    def names_wanted(self, peer: PeerRef, value_bytes: int) -> None:
+        """A node's value is large: name all, as soon as all have enrolled, or those that have, after a while."""
+        if not self._may_name or peer.id not in {self.host.id, *self.collector.enrolled}:
+            return
+        if not self._large_bytes:
+            after_s = max(0.0, self._began_at + NAMING_S - self.host.now())
+            self.host.set_timer(NAMING_TIMER, after_s, self.round_id)
+        self._large_bytes = max(self._large_bytes, value_bytes)
+        if self.collector.have_all_enrolled:
+            self.naming_due()
+
+    def naming_due(self) -> None:
+        """Name the nodes, unless there is a result already."""
+        self.host.cancel_timer(NAMING_TIMER, self.round_id)
+        if not self._may_name or self._is_closing or self.collector.candidates or self._fetches:
+            return
+        self._may_name = False
+        nodes = tuple(self.collector.takers)
+        if len(nodes) > NAMED_MAX:
+            return
+        in_pieces = self._are_for_pieces(len(nodes))
+        proof = self.host.sign(names_statement(self.round_id, nodes, in_pieces))
+        self._is_named, self.own_aggregate = True, None
+        self.host.broadcast(NameNodes(self.round_id, nodes, in_pieces, proof))
+
+    def _are_for_pieces(self, nodes: int) -> bool:
+        """Whether values go in pieces: these are large enough to be worth a connection each."""
+        is_worth_it = self._large_bytes >= self._config.pieces_from * max(1.0, nodes / PLACED_MAX)
+        return bool(self.query.by) and PIECES_NODES_MIN <= nodes <= PIECES_NODES_MAX and is_worth_it
+
     def expects(self, node: NodeId) -> bool:
         """Whether what this node says of its part is of use: each node's with a census, else those that were asked."""
         return self.with_census or self.spot_check.expects(node)
 
     def offered(self, ready: ResultReady, peer: PeerRef) -> None:
         """Take note of a complete tree, which may be our own: then nothing as full need be fetched any more."""
+        if ready.named != self._is_named:
+            return  # of the tree before all were named
         self.collector.offered(Candidate(peer, ready.contributors, ready.value_bytes))
         self.tell("result_ready", 0, ready.contributors)
         if peer.id == self.host.id and self._fetch is not None and ready.contributors >= self._claimed:
@@ -432,7 +486,7 @@ class Requester:
     def _close(self, *, has_time: bool = True) -> None:
         """The result is settled; get from the missing nodes what it lacks, or why it does, all at once; then answer."""
         self._is_closing = True
-        for timer in ("settle_due", ENROLMENTS_TIMER, OWN_TIMER):
+        for timer in ("settle_due", ENROLMENTS_TIMER, OWN_TIMER, NAMING_TIMER):
             self.host.cancel_timer(timer, self.round_id)
         for candidate in list(self.collector.candidates):
             try:

@@ -10,12 +10,14 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER, OWN_TIMER
+from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER, NAMING_TIMER, OWN_TIMER
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.exchange import Aggregate
 from protocols.aggregation.messages import (
+    NAMED_MAX,
     PLACED_MAX,
     Enrolled,
+    NamesWanted,
     Noted,
     ResultReady,
     ShownEnrolment,
@@ -77,13 +79,15 @@ class Requesting(Part):
         wire_query, lasts_ms, begins_at_ms = query.to_wire(), round(deadline_s * 1000), round(host.wall_time() * 1000)
         census, is_direct = census_of(host.estimated_ring_size(), self.config)
         nodes = self._nodes()
-        round_id = round_id_of(nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct, nodes)
+        may_name = census and not nodes and host.estimated_ring_size() <= NAMED_MAX
+        said = nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct, nodes, may_name
+        round_id = round_id_of(*said)
 
         def part() -> Participant | None:
             return self._participants.get(round_id)
 
         on_answered = self._answered
-        requester = Requester(host, self.config, round_id, query, listener, on_answered, census, part)
+        requester = Requester(host, self.config, round_id, query, listener, on_answered, census, part, may_name)
         self.requesters[round_id] = requester
         self._asked[round_id] = None
         while len(self._asked) > ASKED_MAX:
@@ -92,7 +96,7 @@ class Requesting(Part):
         check_s = 0.0 if census else CHECK_S_MAX  # what this node's own tree holds is checked first, too
         host.set_timer(GATHER_TIMER, max(GATHER_AFTER * deadline_s - check_s, deadline_s / 2), round_id)
         proof = host.sign(start_statement(round_id))
-        how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof, nodes
+        how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof, nodes, may_name
         host.broadcast(StartRound(round_id, host.peer, wire_query, 0, lasts_ms, *how))
         requester.tell("started")
         return round_id
@@ -151,7 +155,7 @@ class Requesting(Part):
         if requester is not None and not requester.expects(source.id):
             return
         named = ((each.peer, each.age_ms) for each in enrolled.absent)
-        statement = enrolled_statement(enrolled.round_id, source, enrolled.reason, named)
+        statement = enrolled_statement(enrolled.round_id, source, enrolled.reason, named, enrolled.successor)
         if not self._host.verify(source.id, statement, enrolled.proof):
             raise ProtocolError("forged_enrolment", f"{source} has not signed it")
         if requester is not None and not requester.with_census:
@@ -173,6 +177,16 @@ class Requesting(Part):
         if not self._host.verify(peer.id, enrolled_statement(shown.round_id, peer, ""), shown.shown.proof):
             raise ProtocolError("forged_enrolment", f"{peer} has not signed it")
         requester.enrolled(peer, Enrolled(shown.round_id, ""))
+
+    @handles(NamesWanted)
+    def on_names_wanted(self, wanted: NamesWanted, source: PeerRef) -> None:
+        requester = self.requesters.get(wanted.round_id)
+        if requester is not None:
+            requester.names_wanted(source, wanted.value_bytes)
+
+    @on_timer(NAMING_TIMER)
+    def naming_due(self, round_id: bytes) -> None:
+        self.requesters[round_id].naming_due()
 
     @handles(ResultReady)
     def on_result_ready(self, ready: ResultReady, source: PeerRef) -> Noted | StopRound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -44,11 +44,15 @@ from protocols.aggregation.pieces import (
     Pieces,
     TellStage,
 )
+from protocols.aggregation.prefix import PlacedNeighbourhood
 from protocols.aggregation.query import Query
 from protocols.aggregation.swapping import Swapping
+from protocols.aggregation.treerun import TreeRun
 
 QUICK_S: Final = 1.0
 """A transfer, from the opening of its connection on, that takes less is quick: the link has room for more."""
+NO_PLACE: Final = frozenset(("busy", "refused:busy"))
+"""How a swap ends for which this node or the other one had no place: it is begun again when another one has ended."""
 PIECES_SHARE: Final = 0.5
 """After this share of the time that a round has left when it begins, a node goes on with whole values."""
 
@@ -78,8 +82,11 @@ class Splitting:
         peers: Mapping[NodeId, PeerRef],
         splitter: Splitter,
         swapping: Swapping,
+        live: Callable[[], Iterable[NodeId]],
+        is_agreed: bool = False,
     ) -> None:
-        self.pieces = Pieces(host.id, requester, peers)
+        self.pieces = Pieces(host.id, requester, peers, is_agreed)
+        self._live = live
         self._host, self._round_id, self._query, self._splitter = host, round_id, query, splitter
         self._swapping = swapping
         """That of whole values: it knows how long a swap may take."""
@@ -91,25 +98,28 @@ class Splitting:
         self._swaps: set[SwapHandle] = set()
         self._prepared: dict[NodeId, PreparedSwap] = {}
         """At the requester: connections for merged pieces, opened while pieces are exchanged."""
+        self._under_way = 0
+        """Swaps that have not ended, those included that are only prepared."""
         self._is_begun = False
         self._begun_at = host.now()
 
     @classmethod
     def of_round(
-        cls,
-        host: Host,
-        start: StartRound,
-        query: Query,
-        splitter: Splitter,
-        swapping: Swapping,
+        cls, host: Host, start: StartRound, query: Query, splitter: Splitter, run: TreeRun, *, is_agreed: bool = False
     ) -> Splitting | None:
-        """That of a round over groups whose nodes, the requester among them, are named, all known here, and not few."""
-        named = set(start.nodes)
-        peers = {peer.id: peer for peer in host.leaf_set().members() if peer.id in named}
-        is_known = start.requester.id in named and {host.id, *peers} == named
-        if not is_known or len(named) < PIECES_NODES_MIN or not query.by:
+        """That of a round over groups whose nodes, the requester among them, are named, all known here, and not few.
+
+        ``is_agreed``: the requester has told all that values go in pieces.
+        """
+        around = run.neighbourhood
+        if not isinstance(around, PlacedNeighbourhood) or not query.by:
             return None
-        return cls(host, start.round_id, query, start.requester.id, peers, splitter, swapping)
+        named, peers = around.levels.nodes, dict(around.live)
+        is_known = start.requester.id in named and {host.id, *peers} == named
+        if not is_known or len(named) < PIECES_NODES_MIN:
+            return None
+        requester, swapping, live = start.requester.id, run.swapping, lambda: around.live
+        return cls(host, start.round_id, query, requester, peers, splitter, swapping, live, is_agreed)
 
     def is_to_begin(self, is_large: bool) -> bool:
         """Whether this node's value, which is large or not, goes in pieces: not if others swap whole ones."""
@@ -152,7 +162,7 @@ class Splitting:
 
     def neighbours_changed(self) -> None:
         """The leaf set changed."""
-        self._apply(self.pieces.live_are(peer.id for peer in self._host.leaf_set().members()))
+        self._apply(self.pieces.live_are(self._live()))
 
     def piece_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Another node begins the exchange with this one."""
@@ -232,6 +242,11 @@ class Splitting:
         lost: Callable[[str], None] | None = None,
     ) -> SwapCallbacks:
         is_here, begun_at = False, self._host.now()
+        self._under_way += 1
+
+        def ended(value: Value) -> None:
+            self._under_way -= 1
+            self._apply(self.pieces.go_on())
 
         def arrived(value: Value) -> None:
             nonlocal is_here
@@ -239,17 +254,22 @@ class Splitting:
             received(peer, value, self._host.now() - begun_at < QUICK_S)
 
         def failed(reason: str) -> None:
-            if not is_here:  # else only the other node waits for the rest of it, and sees for itself
-                (lost or self._swap_failed)(reason)
+            self._under_way -= 1
+            if is_here:  # only the other node waits for the rest of it, and sees for itself
+                self._apply(self.pieces.go_on())
+            else:
+                (lost or partial(self._swap_failed, peer))(reason)
 
-        return SwapCallbacks(done=lambda value: None, failed=failed, received=arrived)
+        return SwapCallbacks(done=ended, failed=failed, received=arrived)
 
     def _prepared_failed(self, peer: PeerRef, reason: str) -> None:
         if self._prepared.pop(peer.id, None) is None:  # else it is fetched without
-            self._swap_failed(reason)
+            self._swap_failed(peer, reason)
 
-    def _swap_failed(self, reason: str) -> None:
-        if not self.pieces.is_over:
+    def _swap_failed(self, peer: PeerRef, reason: str) -> None:
+        if reason in NO_PLACE and self._under_way > len(self._prepared):
+            self.pieces.postponed(peer)
+        elif not self.pieces.is_over:
             self._host.count("peerd_aggregation_swaps_total", outcome=reason.partition(":")[0])
             self._apply(self.pieces.failed("swap_failed"))
 

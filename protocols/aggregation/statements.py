@@ -27,9 +27,10 @@ def round_id_of(
     census: bool,
     is_direct: bool,
     nodes: Sequence[NodeId] = (),
+    may_name: bool = False,
 ) -> bytes:
     """Return the id of the round that this node starts."""
-    how = bytes((census, is_direct))
+    how = bytes((census, is_direct, may_name))
     named = b"".join(map(id_to_bytes, nodes))
     parts = (nonce, _peer(requester), _number(begins_at_ms), _number(lasts_ms), how, query, named)
     return hashlib.sha256(b"round" + _joined(parts)).digest()[:ROUND_ID_BYTES]
@@ -52,11 +53,24 @@ def answer_statement(round_id: bytes, requester: PeerRef, answered_at_ms: int, t
 
 
 def enrolled_statement(
-    round_id: bytes, node: PeerRef, reason: str, absent: Iterable[tuple[PeerRef, int]] = ()
+    round_id: bytes,
+    node: PeerRef,
+    reason: str,
+    absent: Iterable[tuple[PeerRef, int]] = (),
+    successor: NodeId | None = None,
 ) -> bytes:
-    """A node: I take part, or do not for this reason; and these neighbours of mine are missing for so long (ms)."""
+    """A node: I take part, or do not for this reason; these neighbours of mine are missing for so long (ms), and this
+    is the next node of the ring."""
     named = [part for peer, age_ms in absent for part in (_peer(peer), _number(age_ms))]
-    return b"enrolled" + round_id + hashlib.sha256(_joined((_peer(node), reason.encode(), *named))).digest()
+    following = () if successor is None else (id_to_bytes(successor),)
+    said = _joined((_peer(node), reason.encode(), *named, *following))
+    return b"enrolled" + round_id + hashlib.sha256(said).digest()
+
+
+def names_statement(round_id: bytes, nodes: Iterable[PeerRef], in_pieces: bool) -> bytes:
+    """The requester: these take part in my round, and their values go in pieces if so."""
+    said = _joined((bytes((in_pieces,)), *map(_peer, nodes)))
+    return b"names" + round_id + hashlib.sha256(said).digest()
 
 
 def noted_statement(round_id: bytes, node: NodeId) -> bytes:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from peerd.api import AcceptSwap, Host, PreparedSwap, SwapCallbacks, SwapHandle, Value
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.exchange import swap_tag
+from protocols.aggregation.exchange import named_swap_tag, swap_tag
 from protocols.aggregation.messages import AnswerKind, Propose, ProposeAnswer
 from protocols.aggregation.tree import PREPARED_RTT_S, patience_s
 
@@ -28,7 +28,7 @@ long: that says nothing of the partner."""
 
 
 class Swapper(Protocol):
-    """Hears how proposals and swaps have ended: `protocols.aggregation.participant.Participant`."""
+    """Hears how proposals and swaps have ended: `protocols.aggregation.treerun.TreeRun`."""
 
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> None: ...
     def proposal_lost(self, peer: PeerRef) -> None: ...
@@ -59,6 +59,40 @@ class _Exchange:
             prepared.cancel()
 
 
+class Ahead:
+    """A connection for this node's first swap after the naming, opened before: nodes that are named swap with one next
+    to them first, and half of them with the next one in the ring."""
+
+    def __init__(self, host: Host, round_id: bytes, peer: PeerRef, deadline_s: float, silence_s: float) -> None:
+        self.peer = peer
+        self.prepared: PreparedSwap | None = None
+        self.taken: SwapCallbacks | None = None
+        """Who hears of the swap once it is one of a tree."""
+        callbacks = SwapCallbacks(
+            done=lambda value: None, failed=self._failed, accepted=self._accepted, received=self._received
+        )
+        self.prepared = host.prepare_swap(peer, named_swap_tag(round_id), callbacks, deadline_s, silence_s)
+
+    def drop(self) -> None:
+        """Close it, if no tree has taken it."""
+        prepared, self.prepared = self.prepared, None
+        if prepared is not None:
+            prepared.cancel()
+
+    def _failed(self, reason: str) -> None:
+        self.prepared = None
+        if self.taken is not None:
+            self.taken.failed(reason)
+
+    def _accepted(self) -> None:
+        if self.taken is not None and self.taken.accepted is not None:
+            self.taken.accepted()
+
+    def _received(self, value: Value) -> None:
+        if self.taken is not None and self.taken.received is not None:
+            self.taken.received(value)
+
+
 class Swapping:
     """Carries out what a tree decides about swaps."""
 
@@ -70,6 +104,7 @@ class Swapping:
         deadline_s: Callable[[], float],
         patience_s: Callable[[PeerRef], float],
         rtt_s: Callable[[PeerRef], float],
+        is_named: bool = False,
     ) -> None:
         self._host = host
         self._round_id = round_id
@@ -77,6 +112,7 @@ class Swapping:
         self.deadline_s = deadline_s
         self._patience_s = patience_s
         self._rtt_s = rtt_s
+        self._is_named = is_named
         self._proposed: _Exchange | None = None
         self._expected: dict[int, _Exchange] = {}
         """By level, of those to come: the swap with the first node that has invited us to it."""
@@ -89,6 +125,16 @@ class Swapping:
         """Somebody is ready for a level that we come to yet: open the connection to the first one."""
         if level not in self._expected:
             self._expected[level] = self._prepare(peer, level)
+
+    def ahead_of_names(self, peer: PeerRef) -> Ahead:
+        """Open a connection to this node for a swap of named nodes."""
+        return Ahead(self._host, self._round_id, peer, self.deadline_s(), self._silence_s(peer))
+
+    def take(self, ahead: Ahead, level: int) -> None:
+        """This connection is there already."""
+        if ahead.prepared is not None and level not in self._expected:
+            exchange = self._expected[level] = _Exchange(ahead.peer, level, ahead.prepared)
+            ahead.taken, ahead.prepared = self._callbacks(exchange), None
 
     def level_left(self, level: int) -> None:
         """Whatever was prepared for a level is in vain when the level is done."""
@@ -119,7 +165,7 @@ class Swapping:
             self._swapper.proposal_lost(peer)
             exchange.drop()
 
-        self._host.request(peer, Propose(self._round_id, level), self._patience_s(peer), replied, lost)
+        self._host.request(peer, Propose(self._round_id, level, self._is_named), self._patience_s(peer), replied, lost)
 
     def _offer(self, exchange: _Exchange, value: Value) -> None:
         prepared, exchange.prepared = exchange.prepared, None
@@ -137,17 +183,20 @@ class Swapping:
         if exchange.prepared is not None:
             self._offer(exchange, value)
         elif exchange.swap is None:
-            tag = swap_tag(self._round_id, level)
+            tag = self._tag(level)
             limits = self.deadline_s(), self._silence_s(peer)
             exchange.swap = self._host.swap(peer, tag, value, self._callbacks(exchange), *limits)
 
     def _prepare(self, peer: PeerRef, level: int) -> _Exchange:
         exchange = _Exchange(peer, level)
         if self.is_far(peer):
-            tag = swap_tag(self._round_id, level)
+            tag = self._tag(level)
             limits = self.deadline_s(), self._silence_s(peer)
             exchange.prepared = self._host.prepare_swap(peer, tag, self._callbacks(exchange), *limits)
         return exchange
+
+    def _tag(self, level: int) -> bytes:
+        return named_swap_tag(self._round_id) if self._is_named else swap_tag(self._round_id, level)
 
     def is_far(self, peer: PeerRef) -> bool:
         """Whether to open a connection to this node before it is certain that it will be used."""

@@ -64,8 +64,11 @@ DOUBLINGS_MAX: Final = 16
 PREPARED_RTT_S: Final = 0.005
 """From this distance on the connection of a swap is opened before it is agreed to, two latencies earlier. Nearer by,
 that is not worth the handshake which is in vain when it is refused."""
-PAIRING_RTTS: Final = 2.0
+PAIRING_RTTS: Final = 4.0
 """So long, and at least `HURRY_S`, counterparts have to begin their swap; then the others are invited."""
+SPARE_PAUSES: Final = 4
+"""So many times as long a node waits that has no counterpart. Others have its data, and only somebody whose counterpart
+has failed needs it: to invite those who are about to swap would part them from theirs."""
 LEVEL_RTTS: Final = 4.0
 """A level lasts at least until an invited node has been asked again and has answered."""
 
@@ -154,6 +157,13 @@ class BinomialTree:
         level = self._neighbourhood.longest_level() if self.phase is TreePhase.IDLE else self.level
         levels = () if level is None else range(max(level - 1, 0), level + 1)
         return [(each, peer) for each in levels if (peer := self.begins_with(each)) is not None]
+
+    def is_begun_by(self) -> list[tuple[int, PeerRef]]:
+        """Counterparts that are far away and wait for this node's invitation, each with its level."""
+        longest = self._neighbourhood.longest_level()
+        levels = () if longest is None else range(longest, -1, -1)
+        found = [(level, peer) for level in levels if (peer := self._counterpart(level)) is not None]
+        return [(level, peer) for level, peer in found if peer.id < self.own and self.is_far(peer)]
 
     # Events
 
@@ -323,8 +333,8 @@ class BinomialTree:
             return []
         if timer is TreeTimer.LEVEL and not self._is_pairing(current):
             return self._conclude(current, "timed_out")
-        # A level whose nodes are paired first is not over before they were invited, too.
-        is_late = timer is TreeTimer.LEVEL
+        # Who is invited only now, after the counterpart's time, has a whole time-out for the answer.
+        is_late = self._is_pairing(current)
         current.pauses += 1
         current.is_pairing = False
         effects = self._next_invitations(current)
@@ -565,7 +575,8 @@ class BinomialTree:
     def _arm_invite(self, current: LevelState) -> Arm:
         pause_s = self._settings.invite_interval_s
         if self._is_pairing(current):
-            pause_s = max(HURRY_S, PAIRING_RTTS * self._rtt_s(current))
+            spare = SPARE_PAUSES if current.counterpart is None else 1
+            pause_s = spare * max(HURRY_S, PAIRING_RTTS * self._rtt_s(current))
         elif self.rides:
             first_s = max(HURRY_S, HURRY_RTTS * self._rtt_s(current))
             pause_s = min(first_s * 2 ** min(current.pauses, DOUBLINGS_MAX), max(first_s, pause_s))

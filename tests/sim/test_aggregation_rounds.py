@@ -15,7 +15,7 @@ from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Simulation
 from peerd.sim.topology.sites import SiteLatency
-from protocols.aggregation import participant, requester
+from protocols.aggregation import requester, treerun
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.figures import Estimate, Figures, GroupedAnswer, Listing
 from protocols.aggregation.front.scenario import one_record
@@ -105,7 +105,7 @@ def test_several_functions_by_several_keys(at_once_max: int, monkeypatch: pytest
 def test_values_that_outgrow_a_message_are_swapped_from_there_on(
     limit_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(participant, "RIDING_BYTES_MAX", limit_bytes)
+    monkeypatch.setattr(treerun, "RIDING_BYTES_MAX", limit_bytes)
     sink = ListSink()
     simulation = aggregation_ring(33, seed=3, sink=sink, check_every=1)
     answer = Round(simulation).answer()

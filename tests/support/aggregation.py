@@ -41,13 +41,14 @@ def started(
     remaining_s: float = 60.0,
     census: bool = True,
     is_direct: bool = True,
+    may_name: bool = False,
 ) -> StartRound:
     """The start of a round as it is broadcast; another number makes it another round."""
     nonce = number.to_bytes(NONCE_BYTES, "big")
     lasts_ms, begins_at_ms = round(remaining_s * 1000), round(begins_at_s * 1000)
-    round_id = round_id_of(nonce, requester, query, begins_at_ms, lasts_ms, census, is_direct)
+    round_id = round_id_of(nonce, requester, query, begins_at_ms, lasts_ms, census, is_direct, (), may_name)
     proof = signed(requester.id, start_statement(round_id))
-    how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof
+    how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof, (), may_name
     return StartRound(round_id, requester, query, 0, lasts_ms, *how)
 
 

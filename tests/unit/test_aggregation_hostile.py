@@ -80,7 +80,7 @@ def test_in_a_large_ring_enrolment_goes_through_the_overlay_signed() -> None:
     with pytest.raises(ProtocolError, match="forged_enrolment"):
         broadcast(asker, enrolled, peer(SIBLING))
     proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
-    broadcast(asker, replace(enrolled, absent=(), proof=proof), peer(SIBLING))
+    broadcast(asker, replace(enrolled, absent=(), successor=None, proof=proof), peer(SIBLING))
     assert SIBLING in asker_plugin.requesting.requesters[round_id].collector.enrolled
     answer = asker.routed[-1]
     assert answer == (SIBLING, Noted(round_id, signed(asker.id, noted_statement(round_id, NodeId(SIBLING)))))
@@ -433,7 +433,7 @@ def test_a_result_is_offered_again_until_the_requester_answers() -> None:
     host.neighbours = (peer(ASKER),)
     broadcast(host, start(), peer(ASKER))
     participant = plugin.participating.participants[ROUND]
-    participant._carry_out(TreeDone("result"))
+    participant.run._carry_out(TreeDone("result"))
     for _ in range(TELL_TRIES_MAX - 1):
         host.requests[-1].on_timeout()
         host.fire("offer_due", ROUND)

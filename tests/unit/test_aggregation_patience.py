@@ -37,7 +37,7 @@ def test_a_level_of_places_is_known_where_all_its_nodes_are_or_the_ring_is() -> 
     nodes = [peer(number).id for number in range(1, 5)]
     for host, known in ((FakeHost(1), True), (OfManyNodes(1), False)):
         host.neighbours = (peer(2), peer(3))
-        around = neighbourhood_of(host, nodes)
+        around = neighbourhood_of(host, nodes, nodes[0])
         assert around.members(1) == (peer(2),) and around.is_exact(1)
         assert around.members(0) == (peer(3),) and around.is_exact(0) is known
 

@@ -170,5 +170,5 @@ def test_a_node_gives_at_each_level_what_it_held_when_it_came_there() -> None:
     participant = plugin.participating.participants[ROUND]
     assert participant.tree.contributors == {OWN, SIBLING} and participant.tree.level == 0
     for level, contributors in ((LEVEL + 3, {OWN}), (LEVEL, {OWN}), (LEVEL - 1, {OWN, SIBLING}), (0, {OWN, SIBLING})):
-        held, _ = decode_value(QUERY, participant._side(level).encoded)
+        held, _ = decode_value(QUERY, participant.run._side(level).encoded)
         assert set(held.contributors) == contributors

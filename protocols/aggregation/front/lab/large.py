@@ -178,7 +178,8 @@ class _Run:
     def _round(self) -> Aggregated:
         pieces_from = 1 if self.choice.system == PIECES else NEVER
         for place in self._nodes:
-            plugin_of(place).participating.config = AggregationConfig(pieces_from=pieces_from)
+            plugin = plugin_of(place)
+            plugin.participating.config = plugin.requesting.config = AggregationConfig(pieces_from=pieces_from)
             data = plugin_of(place).data
             data.extractor, data.padding_bytes = one_record(format_id(place.id)), self.choice.value_kib * KIB
         answers: list[Answer] = []

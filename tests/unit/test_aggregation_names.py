@@ -1,0 +1,261 @@
+"""A requester names all nodes of a round over large values once they have enrolled; then they swap by their places."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from peerd.api import LeafSet
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.testing.host import FakeHost, peer
+from protocols.aggregation.collector import NAMING_TIMER, Basis, Collector
+from protocols.aggregation.messages import (
+    AnswerKind,
+    Enrolled,
+    Invite,
+    InviteAnswer,
+    NameNodes,
+    NamesWanted,
+    PieceStage,
+    PieceTold,
+    Propose,
+    ProposeAnswer,
+    ResultReady,
+    StartRound,
+)
+from protocols.aggregation.participant import EARLY_NAMED_MAX, NAMES_TIMER, Participant
+from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.prefix import PlaceLevels
+from protocols.aggregation.requester import NAMING_S, Requester, RoundListener
+from protocols.aggregation.statements import names_statement
+from protocols.aggregation.tree import TreePhase
+from tests.support.aggregation import signed, started
+from tests.support.aggregation_member import ASKER, OWN, QUERY, SIBLING, broadcast, member
+
+LARGE = 1 << 20
+
+
+class OfMany(FakeHost):
+    """Its leaf set does not cover the ring."""
+
+    def leaf_set(self) -> LeafSet:
+        return LeafSet((), self.neighbours, True, covers_ring=False)
+
+
+def nameable(requester: int = ASKER) -> StartRound:
+    """The start of a round whose nodes are named when a value is large."""
+    return started(peer(requester), QUERY.to_wire(), may_name=True)
+
+
+def names(round_id: bytes, nodes: tuple[PeerRef, ...], in_pieces: bool = False, by: int = ASKER) -> NameNodes:
+    return NameNodes(round_id, nodes, in_pieces, signed(NodeId(by), names_statement(round_id, nodes, in_pieces)))
+
+
+def waiting(value_bytes: int = LARGE) -> tuple[Participant, Aggregation, FakeHost]:
+    """A node whose value is there, in a round that a neighbour has begun."""
+    plugin, host = member()
+    plugin.data.padding_bytes = value_bytes
+    start = nameable()
+    broadcast(host, start, peer(ASKER))
+    return plugin.participating.participants[start.round_id], plugin, host
+
+
+def test_a_large_value_waits_for_the_names_and_the_requesters_neighbours_say_that_there_is_one() -> None:
+    part, _, host = waiting()
+    assert part.tree.phase is TreePhase.IDLE
+    assert [each.value_bytes > LARGE for to, each in host.sent if isinstance(each, NamesWanted)] == [True]
+    far = 100 << 120
+    plugin, host = member()
+    plugin.data.padding_bytes = LARGE
+    broadcast(host, nameable(far), peer(far))
+    assert plugin.participating.participants
+    assert not [each for _, each in host.sent if isinstance(each, NamesWanted)]
+
+
+def test_a_value_that_rides_waits_for_nobody() -> None:
+    part, _, host = waiting(0)
+    assert part.tree.phase is TreePhase.WAITING
+    assert not [each for _, each in host.sent if isinstance(each, NamesWanted)]
+
+
+def test_who_is_named_swaps_by_places_and_who_is_not_swaps_with_nobody() -> None:
+    part, _, host = waiting()
+    broadcast(host, names(part.round_id, (peer(OWN), peer(SIBLING), peer(ASKER))), peer(ASKER))
+    assert part.run.is_named and part.tree.phase is not TreePhase.IDLE
+    assert isinstance(part.tree._levels, PlaceLevels)
+    answer = host.deliver(Propose(part.round_id, 0), peer(ASKER))
+    assert answer == ProposeAnswer(part.round_id, False, AnswerKind.ABSENT), "of the tree before"
+    left, _, other = waiting()
+    broadcast(other, names(left.round_id, (peer(SIBLING), peer(ASKER))), peer(ASKER))
+    left.noted()
+    assert left.tree.phase is TreePhase.PRUNED
+
+
+def test_names_without_the_requesters_signature_are_refused_and_second_ones_change_nothing() -> None:
+    part, _, host = waiting()
+    everybody = (peer(OWN), peer(SIBLING), peer(ASKER))
+    with pytest.raises(ProtocolError, match="forged_names"):
+        broadcast(host, names(part.round_id, everybody, by=SIBLING), peer(ASKER))
+    signed_names = names(part.round_id, everybody)
+    with pytest.raises(ProtocolError, match="forged_names"):
+        broadcast(host, NameNodes(part.round_id, everybody, True, signed_names.proof), peer(ASKER))
+    broadcast(host, signed_names, peer(ASKER))
+    run = part.run
+    broadcast(host, names(part.round_id, (peer(OWN), peer(SIBLING))), peer(ASKER))
+    assert part.run is run
+
+
+def test_without_names_a_large_value_is_swapped_by_ids_after_a_while() -> None:
+    part, _, host = waiting()
+    part.noted()
+    assert part.tree.phase is TreePhase.IDLE
+    host.fire(NAMES_TIMER, part.round_id)
+    assert part.tree.phase is not TreePhase.IDLE and not part.run.is_named
+
+
+def test_what_overtakes_the_names_is_kept_and_not_without_bound() -> None:
+    part, _, host = waiting()
+    for _ in range(2 * EARLY_NAMED_MAX):
+        host.deliver(PieceTold(part.round_id, PieceStage.READY), peer(SIBLING))
+    assert len(part._early) == EARLY_NAMED_MAX
+    part, _, host = waiting()
+    host.deliver(Invite(part.round_id, 1, named=True), peer(SIBLING))
+    assert not [each for _, each in host.sent if isinstance(each, InviteAnswer)]
+    broadcast(host, names(part.round_id, (peer(OWN), peer(SIBLING), peer(ASKER))), peer(ASKER))
+    assert [each.kind for to, each in host.sent if isinstance(each, InviteAnswer) and to.id == SIBLING]
+
+
+def test_who_has_not_heard_the_names_is_told_that_its_tree_has_no_partner_here() -> None:
+    part, _, host = waiting()
+    broadcast(host, names(part.round_id, (peer(OWN), peer(SIBLING), peer(ASKER))), peer(ASKER))
+    host.deliver(Invite(part.round_id, 6), peer(SIBLING))
+    answers = [each for to, each in host.sent if isinstance(each, InviteAnswer) and to.id == SIBLING and not each.named]
+    assert [each.kind for each in answers] == [AnswerKind.ABSENT]
+
+
+def test_who_waits_for_the_pieces_of_a_node_that_has_left_is_told_to_go_whole() -> None:
+    part, plugin, host = waiting()
+    plugin.participating._forget(part.round_id, "refused")
+    host.deliver(PieceTold(part.round_id, PieceStage.BEGIN), peer(SIBLING))
+    assert host.sent[-1] == (peer(SIBLING), PieceTold(part.round_id, PieceStage.WHOLE))
+
+
+# The requester
+
+
+def asking() -> tuple[Requester, Aggregation, OfMany]:
+    """A node of a ring that it does not know, which has asked, and taken part itself."""
+    plugin = Aggregation()
+    host = OfMany(OWN, plugin)
+    host.neighbours = (peer(SIBLING), peer(ASKER))
+    round_id = plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    requester = plugin.requesting.requesters[round_id]
+    enrol(requester, OWN, SIBLING)
+    return requester, plugin, host
+
+
+def large(requester: Requester) -> None:
+    requester.names_wanted(peer(OWN), LARGE)
+
+
+def named_by(host: FakeHost) -> list[tuple[int, ...]]:
+    told = [each.arguments["message"] for each in host.asked if each.what == "broadcast"]
+    return [tuple(each.id for each in message.nodes) for message in told if isinstance(message, NameNodes)]
+
+
+def enrol(requester: Requester, node: int, successor: int, reason: str = "") -> None:
+    requester.enrolled(peer(node), Enrolled(requester.round_id, reason, successor=NodeId(successor)))
+
+
+def test_all_have_enrolled_when_each_ones_successor_has() -> None:
+    collector = Collector(NodeId(1), 3.0, Basis.CENSUS, True)
+    for node, successor, is_closed in ((3, 4, False), (1, 3, False), (4, 1, True), (7, 9, False), (9, 1, True)):
+        collector.enrol(peer(node), "", successor=NodeId(successor))
+        assert collector.have_all_enrolled is is_closed, node
+
+
+def test_the_requester_names_those_that_take_part_once_all_have_enrolled() -> None:
+    requester, _, host = asking()
+    large(requester)
+    enrol(requester, SIBLING, ASKER)
+    enrol(requester, ASKER, 201 << 120)
+    assert not named_by(host)
+    enrol(requester, 201 << 120, OWN, "no data root is configured on this node")
+    assert named_by(host) == [(OWN, SIBLING, ASKER)]
+
+
+def test_all_are_named_at_once_when_they_have_enrolled_before_somebodys_value_is_known_to_be_large() -> None:
+    requester, _, host = asking()
+    enrol(requester, SIBLING, OWN)
+    assert not named_by(host)
+    large(requester)
+    assert named_by(host) == [(OWN, SIBLING)]
+
+
+def test_whoever_has_not_enrolled_in_time_is_not_named() -> None:
+    requester, _, host = asking()
+    large(requester)
+    enrol(requester, SIBLING, ASKER)
+    assert host.timers[NAMING_TIMER, requester.round_id] == NAMING_S and not named_by(host)
+    host.fire(NAMING_TIMER, requester.round_id)
+    assert named_by(host) == [(OWN, SIBLING)]
+
+
+def test_nobody_is_named_when_a_tree_is_complete_already() -> None:
+    requester, _, host = asking()
+    requester.offered(ResultReady(requester.round_id, 2, 10), peer(SIBLING))
+    large(requester)
+    enrol(requester, SIBLING, OWN)
+    assert not named_by(host)
+
+
+def test_a_result_of_a_tree_before_the_naming_is_not_taken() -> None:
+    """Its giver has begun anew, and would not have it any more."""
+    requester, _, host = asking()
+    large(requester)
+    enrol(requester, SIBLING, OWN)
+    assert named_by(host)
+    requester.offered(ResultReady(requester.round_id, 2, 10), peer(SIBLING))
+    assert not requester.collector.candidates
+    requester.offered(ResultReady(requester.round_id, 2, 10, named=True), peer(SIBLING))
+    assert requester.collector.candidates
+
+
+def test_only_who_has_enrolled_has_nodes_named() -> None:
+    requester, _, host = asking()
+    host.deliver(NamesWanted(requester.round_id, LARGE), peer(77 << 120))
+    assert (NAMING_TIMER, requester.round_id) not in host.timers
+    host.deliver(NamesWanted(requester.round_id, LARGE), peer(OWN))
+    assert (NAMING_TIMER, requester.round_id) in host.timers
+
+
+@pytest.mark.parametrize(("value_bytes", "in_pieces"), [(LARGE - 1, False), (LARGE, True)])
+def test_values_go_in_pieces_when_one_is_large_enough(value_bytes: int, in_pieces: bool) -> None:
+    requester, _, host = asking()
+    for node, successor in ((SIBLING, ASKER), (ASKER, 201 << 120), (201 << 120, OWN)):
+        enrol(requester, node, successor)
+    requester.names_wanted(peer(OWN), value_bytes)
+    [names] = [each.arguments["message"] for each in host.asked if each.what == "broadcast"][1:]
+    assert isinstance(names, NameNodes) and names.in_pieces is in_pieces
+
+
+# The plan of who swaps with whom
+
+
+@given(st.sets(st.integers(0, 2**128 - 1), min_size=1, max_size=150), st.data())
+def test_as_long_as_nobody_fails_the_requester_gets_the_data_of_all(ids: set[int], data: st.DataObject) -> None:
+    nodes = sorted(map(NodeId, ids))
+    first = data.draw(st.sampled_from(nodes))
+    levels = {node: PlaceLevels(node, nodes, first) for node in nodes}
+    held = {node: {node} for node in nodes}
+    for level in reversed(range(max(1, (len(nodes) - 1).bit_length()))):
+        pairs = {node: other for node in nodes if (other := levels[node].counterpart(level)) is not None}
+        assert all(pairs[other] == node for node, other in pairs.items())
+        for node, other in pairs.items():
+            assert levels[node].level_of(other) == level
+        merged = {node: held[node] | held[other] for node, other in pairs.items()}
+        assert all(len(found) == len(held[node]) + len(held[pairs[node]]) for node, found in merged.items())
+        held |= merged
+    assert held[first] == set(nodes)
