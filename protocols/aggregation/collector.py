@@ -114,7 +114,7 @@ class Collector:
     enrolled: set[NodeId] = field(default_factory=set)
     """The nodes that have reported themselves: with a census, only their data can be in a result."""
     awaited: set[NodeId] = field(default_factory=set)
-    """Nodes that have not reported themselves, although another one is followed by them in the ring."""
+    """Nodes that have not reported themselves, and of which another one has said, when it did, that they come next."""
     enrolled_in_s: dict[NodeId, float] = field(default_factory=dict)
     """How long after the round's beginning each of them did so first, seconds."""
     began_at: float = 0.0
@@ -162,9 +162,10 @@ class Collector:
         """A node takes part, or says why not; who is missing next to it, and who comes next in the ring."""
         self.expected[peer.id] = peer
         self.absent.pop(peer.id, None)  # it speaks itself, so the ring was wrong to miss it
+        is_first = peer.id not in self.enrolled
         self.enrolled.add(peer.id)
         self.awaited.discard(peer.id)
-        if successor is not None and successor not in self.enrolled:
+        if is_first and successor is not None and successor not in self.enrolled:
             self.awaited.add(successor)
         self.enrolled_in_s.setdefault(peer.id, now - self.began_at)
         if reason:

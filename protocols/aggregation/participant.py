@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from peerd.api import (
@@ -109,8 +110,6 @@ class Participant:
         end. ``None`` while there is work."""
         self.own: Aggregate | None = None
         """What this node has extracted itself, for a requester whose result lacks it."""
-        self.names: NameNodes | None = None
-        """All nodes, if the requester has named them since the round began."""
         self.is_over = False
         self._on_result = on_result
         self._on_refused = on_refused
@@ -153,11 +152,11 @@ class Participant:
     def aggregate(self, aggregate: Aggregate) -> None:
         self.run.aggregate = aggregate
 
-    def _new_run(self, neighbourhood: HostNeighbourhood) -> TreeRun:
+    def _new_run(self, neighbourhood: HostNeighbourhood, *, is_named: bool = False) -> TreeRun:
         from protocols.aggregation.treerun import TreeRun  # with the first round
 
         parts = self.host, self.config, self.start, neighbourhood, self._patience, self.shown, self
-        return TreeRun(*parts, is_named=self.names is not None)
+        return TreeRun(*parts, is_named=is_named)
 
     # Enrolment
 
@@ -245,7 +244,7 @@ class Participant:
 
     def _waits_for_names(self, value_bytes: int) -> bool:
         """Whether to wait until the requester names all nodes. Those next to it let it know that a value is large."""
-        if not self._may_be_named or self.names is not None:
+        if not self._may_be_named or self.run.is_named:
             return False
         if self._names_awaited is None:
             self._names_awaited = True
@@ -270,18 +269,18 @@ class Participant:
 
     def named(self, names: NameNodes) -> None:
         """The requester names all nodes that take part: begin anew, by their places."""
-        if self.names is not None or not self._may_be_named or self.is_over:
+        if self.run.is_named or not self._may_be_named or self.is_over:
             return
         from protocols.aggregation.prefix import PlacedNeighbourhood
         from protocols.aggregation.splitting import Splitting
 
-        self.names = names
         for timer in (NAMES_TIMER, OFFER_TIMER):
             self.host.cancel_timer(timer, self.round_id)
         self.run.stop()
         self._offer_tries = 0
         nodes = {peer.id: peer for peer in names.nodes}
-        self.run = self._new_run(PlacedNeighbourhood(self.host, tuple(nodes), self.requester.id, nodes))
+        around = PlacedNeighbourhood(self.host, tuple(nodes), self.requester.id, nodes)
+        self.run = self._new_run(around, is_named=True)
         self.run.aggregate = self.own
         if self._ahead is not None:
             self.run.take(self._ahead)
@@ -306,7 +305,7 @@ class Participant:
         """Another node says how far it is with the pieces."""
         if self.splitting is not None:
             self.splitting.told(source, told)
-        elif self._may_be_named and self.names is None:
+        elif self._may_be_named and not self.run.is_named:
             self._keep_early(told, source)
 
     def pieces_held(self) -> None:
@@ -359,14 +358,15 @@ class Participant:
         if self.requester.id == self.host.id:
             self.host.send(self.requester, ready)
         else:
-            self.host.request(self.requester, ready, TELL_TIMEOUT_S, self._offer_answered, self._offer_unanswered)
+            unanswered = partial(self._offer_unanswered, self.run)
+            self.host.request(self.requester, ready, TELL_TIMEOUT_S, self._offer_answered, unanswered)
 
     def _offer_answered(self, reply: Message, source: PeerRef) -> None:
         if not isinstance(reply, Noted) and not self.is_over:
             self._on_refused(self, "stopped")
 
-    def _offer_unanswered(self) -> None:
-        if not self.is_over:
+    def _offer_unanswered(self, run: TreeRun) -> None:
+        if not run.is_over:  # else there is another tree, which may not be complete
             self.host.set_timer(OFFER_TIMER, TELL_PAUSE_S, self.round_id)
 
     def result_due_s(self) -> float:

@@ -67,8 +67,8 @@ that is not worth the handshake which is in vain when it is refused."""
 PAIRING_RTTS: Final = 4.0
 """So long, and at least `HURRY_S`, counterparts have to begin their swap; then the others are invited."""
 SPARE_PAUSES: Final = 4
-"""So many times as long a node waits that has no counterpart. Others have its data, and only somebody whose counterpart
-has failed needs it: to invite those who are about to swap would part them from theirs."""
+"""So many times as long a node waits that is to have no counterpart. Others have its data, and only somebody whose
+counterpart has failed needs it: to invite those who are about to swap would part them from theirs."""
 LEVEL_RTTS: Final = 4.0
 """A level lasts at least until an invited node has been asked again and has answered."""
 
@@ -575,8 +575,8 @@ class BinomialTree:
     def _arm_invite(self, current: LevelState) -> Arm:
         pause_s = self._settings.invite_interval_s
         if self._is_pairing(current):
-            spare = SPARE_PAUSES if current.counterpart is None else 1
-            pause_s = spare * max(HURRY_S, PAIRING_RTTS * self._rtt_s(current))
+            pauses = SPARE_PAUSES if self._levels.counterpart(current.level) is None else 1
+            pause_s = pauses * max(HURRY_S, PAIRING_RTTS * self._rtt_s(current))
         elif self.rides:
             first_s = max(HURRY_S, HURRY_RTTS * self._rtt_s(current))
             pause_s = min(first_s * 2 ** min(current.pauses, DOUBLINGS_MAX), max(first_s, pause_s))

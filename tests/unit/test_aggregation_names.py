@@ -25,7 +25,7 @@ from protocols.aggregation.messages import (
     ResultReady,
     StartRound,
 )
-from protocols.aggregation.participant import EARLY_NAMED_MAX, NAMES_TIMER, Participant
+from protocols.aggregation.participant import EARLY_NAMED_MAX, NAMES_TIMER, OFFER_TIMER, Participant
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.prefix import PlaceLevels
 from protocols.aggregation.requester import NAMING_S, Requester, RoundListener
@@ -142,6 +142,15 @@ def test_who_waits_for_the_pieces_of_a_node_that_has_left_is_told_to_go_whole() 
     assert host.sent[-1] == (peer(SIBLING), PieceTold(part.round_id, PieceStage.WHOLE))
 
 
+def test_a_result_that_was_not_answered_is_not_offered_again_once_another_tree_has_begun() -> None:
+    part, _, host = waiting(0)
+    part.tree_done("result")
+    offer, *_ = [each for each in host.requests if isinstance(each.message, ResultReady)]
+    broadcast(host, names(part.round_id, (peer(OWN), peer(SIBLING), peer(ASKER))), peer(ASKER))
+    offer.on_timeout()
+    assert (OFFER_TIMER, part.round_id) not in host.timers
+
+
 # The requester
 
 
@@ -174,6 +183,13 @@ def test_all_have_enrolled_when_each_ones_successor_has() -> None:
     for node, successor, is_closed in ((3, 4, False), (1, 3, False), (4, 1, True), (7, 9, False), (9, 1, True)):
         collector.enrol(peer(node), "", successor=NodeId(successor))
         assert collector.have_all_enrolled is is_closed, node
+
+
+def test_who_enrols_again_and_again_does_not_say_each_time_whom_to_wait_for() -> None:
+    collector = Collector(NodeId(1), 3.0, Basis.CENSUS, True)
+    for number in range(100):
+        collector.enrol(peer(3), "", successor=NodeId(1000 + number))
+    assert collector.awaited == {1000}
 
 
 def test_the_requester_names_those_that_take_part_once_all_have_enrolled() -> None:
