@@ -116,10 +116,13 @@ class Pieces:
         self._may_begin: set[NodeId] = set()
         self._begun: set[NodeId] = set()
         self._here: set[NodeId] = set()
+        self._ended: set[NodeId] = set()
+        """With whom the exchange is over on both sides."""
         self._merged: set[NodeId] = set()
         self._asked: set[NodeId] = set()
         """Whose merged pieces are being fetched, or are here."""
         self._fetched: set[NodeId] = set()
+        self._fetches_ended: set[NodeId] = set()
 
     @property
     def is_over(self) -> bool:
@@ -198,9 +201,10 @@ class Pieces:
         """There was no place for the exchange with this node, or the fetch from it."""
         (self._asked if self.phase is PiecePhase.HOLDING else self._begun).discard(peer.id)
 
-    def go_on(self) -> list[PieceEffect]:
-        """There may be a place again."""
-        return [*self._exchange(), *self._fetch()]
+    def ended(self, peer: PeerRef, *, is_fetch: bool) -> list[PieceEffect]:
+        """The exchange with this node, or the fetch from it, takes no place any more: both have what they wait for."""
+        (self._fetches_ended if is_fetch else self._ended).add(peer.id)
+        return [*self._tell_begin(), *self._exchange(), *self._fetch()]
 
     def merged(self) -> list[PieceEffect]:
         """This node's piece of all values is merged."""
@@ -248,6 +252,8 @@ class Pieces:
     def validate(self) -> None:
         """Assert the invariants of the state."""
         assert self._accepted <= self._told
+        assert len(self._told - self._ended) <= STREAMS_MAX
+        assert len(self._begun - self._ended) + len(self._asked - self._fetches_ended) <= STREAMS_MAX
         for found in (
             self._told,
             self._ready,
@@ -267,8 +273,14 @@ class Pieces:
     def _make_room(self, is_quick: bool) -> None:
         self._at_once = min(STREAMS_MAX, self._at_once + is_quick)
 
+    def _room(self, begun: set[NodeId], here: set[NodeId], ended: set[NodeId], besides: int = 0) -> int:
+        """How many more may be begun. What is here takes a place until the other side has its part as well."""
+        return max(0, min(self._at_once - len(begun - here), STREAMS_MAX - len(begun - ended) - besides))
+
     def _tell_begin(self) -> list[PieceEffect]:
-        room = self._at_once - len(self._told - self._here)
+        if self.phase is not PiecePhase.EXCHANGING:
+            return []
+        room = self._room(self._told, self._here, self._ended)
         told = [node for node in self._to_tell if node not in self._told][:room]
         self._told.update(told)
         return [TellStage(tuple(map(self._peers.__getitem__, told)), PieceStage.BEGIN)] if told else []
@@ -277,7 +289,7 @@ class Pieces:
         if self.phase is not PiecePhase.EXCHANGING:
             return []
         waiting = [node for node in self._to_begin if node in self._may_begin and node not in self._begun]
-        room = self._at_once - len(self._begun - self._here)
+        room = self._room(self._begun, self._here, self._ended)
         self._begun.update(waiting[:room])
         return [ExchangePieces(self._peers[node]) for node in waiting[:room]]
 
@@ -285,7 +297,7 @@ class Pieces:
         if self.phase is not PiecePhase.HOLDING or self._own != self._requester:
             return []
         waiting = sorted(self._merged - self._asked)
-        room = self._at_once - len(self._asked - self._fetched)
+        room = self._room(self._asked, self._fetched, self._fetches_ended, len(self._begun - self._ended))
         self._asked.update(waiting[:room])
         return [FetchMerged(self._peers[node]) for node in waiting[:room]]
 

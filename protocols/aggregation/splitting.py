@@ -241,12 +241,12 @@ class Splitting:
         received: Callable[[PeerRef, Value, bool], None],
         lost: Callable[[str], None] | None = None,
     ) -> SwapCallbacks:
-        is_here, begun_at = False, self._host.now()
+        is_here, begun_at, is_fetch = False, self._host.now(), received == self._merged_here
         self._under_way += 1
 
         def ended(value: Value) -> None:
             self._under_way -= 1
-            self._apply(self.pieces.go_on())
+            self._apply(self.pieces.ended(peer, is_fetch=is_fetch))
 
         def arrived(value: Value) -> None:
             nonlocal is_here
@@ -256,7 +256,7 @@ class Splitting:
         def failed(reason: str) -> None:
             self._under_way -= 1
             if is_here:  # only the other node waits for the rest of it, and sees for itself
-                self._apply(self.pieces.go_on())
+                self._apply(self.pieces.ended(peer, is_fetch=is_fetch))
             else:
                 (lost or partial(self._swap_failed, peer))(reason)
 

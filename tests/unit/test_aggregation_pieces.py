@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from peerd.api import value_size_bytes
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.messages import PeerRef
 from peerd.testing.host import peer
 from protocols.aggregation import partial as partial_module
 from protocols.aggregation.exchange import (
@@ -49,12 +50,19 @@ def machine(own: int, requester: int, count: int) -> Pieces:
     return Pieces(NODES[own], NODES[requester], others)
 
 
+class SwapEnds(NamedTuple):
+    """Both sides of a swap have what they wait for."""
+
+    peer: PeerRef
+    is_fetch: bool
+
+
 class Network:
     """Machines whose effects are carried out one at a time, in the order that is drawn."""
 
     def __init__(self, count: int, requester: int) -> None:
         self.machines = {NODES[own]: machine(own, requester, count) for own in range(count)}
-        self.pending: list[tuple[NodeId, PieceEffect]] = []
+        self.pending: list[tuple[NodeId, PieceEffect | SwapEnds]] = []
         self.whole: set[NodeId] = set()
         self.joined: list[NodeId] = []
         self.pairs: list[frozenset[NodeId]] = []
@@ -76,6 +84,8 @@ class Network:
                 self.put(to.id, self.machines[to.id].told(PEERS[node], stage))
             case GoWhole():
                 self.whole.add(node)
+            case SwapEnds(to, is_fetch):
+                self.put(node, here.ended(to, is_fetch=is_fetch))
             case _ if fails:
                 self.put(node, here.failed("drawn"))
             case ExchangePieces(to):
@@ -84,6 +94,7 @@ class Network:
                     self.pairs.append(frozenset((node, to.id)))
                     self.put(to.id, there.piece_here(PEERS[node]))
                     self.put(node, here.piece_here(to))
+                    self.pending += [(node, SwapEnds(to, False)), (to.id, SwapEnds(PEERS[node], False))]
                 else:
                     self.put(node, here.failed("refused"))
             case MergePieces():
@@ -91,6 +102,7 @@ class Network:
             case FetchMerged(to):
                 given = self.machines[to.id].gives_merged(PEERS[node])
                 self.put(node, here.fetched(to) if given else here.failed("refused"))
+                self.pending += [(node, SwapEnds(to, True))] if given else []
             case JoinPieces():
                 if here.joined():
                     self.joined.append(node)
