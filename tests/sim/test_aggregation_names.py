@@ -31,6 +31,20 @@ def far_ring(count: int, seed: int, sink: ListSink | None = None) -> Simulation:
     )
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[NameNodes]:
+    """The names that nodes have been told, one for each node and round."""
+    found: list[NameNodes] = []
+    named = Participant.named
+
+    def noting(participant: Participant, names: NameNodes) -> None:
+        found.append(names)
+        named(participant, names)
+
+    monkeypatch.setattr(Participant, "named", noting)
+    return found
+
+
 @pytest.mark.parametrize("count", [20, 32, 64])
 def test_large_values_of_a_larger_ring_take_two_to_three_latencies_a_level_as_well(count: int) -> None:
     """With three more than in a ring that one leaf set covers: all enrol, are named, and hear of it."""
@@ -44,14 +58,17 @@ def test_large_values_of_a_larger_ring_take_two_to_three_latencies_a_level_as_we
     assert max(int(str(line["level"])) for line in swapped) < (count - 1).bit_length(), "by places"
 
 
-def test_whoever_is_silent_already_is_not_waited_for_by_those_that_are_named() -> None:
+def test_whoever_is_silent_already_is_not_waited_for_by_those_that_are_named(told: list[NameNodes]) -> None:
     simulation = far_ring(24, 2)
-    for index in (5, 6, 17):
+    silent = {5, 6, 17}
+    for index in silent:
         simulation.silence(simulation.nodes[index])
     answer = Round(simulation, requester=1).answer()
     check_answer(simulation, answer)
     assert answer.contributors == 21
     assert all(missing.reason == "unreachable" for missing in answer.missing)
+    live = {place.id for place in simulation.nodes if place.index not in silent}
+    assert [{peer.id for peer in names.nodes} for names in told] == [live] * 21
 
 
 @pytest.mark.parametrize("seed", cases(range(1, 5), range(5, 25)))
@@ -71,7 +88,9 @@ def test_nodes_that_fail_around_the_naming_cost_their_data_at_most(
     assert answer.contributors >= count - 2
 
 
-def test_a_node_that_does_not_hear_the_names_is_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_does_not_hear_the_names_is_in_the_answer(
+    told: list[NameNodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody swaps with it, and its data is left over."""
     simulation = far_ring(24, 3)
     deaf = simulation.nodes[9].id
@@ -79,7 +98,7 @@ def test_a_node_that_does_not_hear_the_names_is_in_the_answer(monkeypatch: pytes
     monkeypatch.setattr(Participant, "named", lambda self, names: self.host.id == deaf or named(self, names))
     answer = Round(simulation, requester=1).answer()
     check_answer(simulation, answer)
-    assert (answer.outcome, answer.contributors) == ("complete", 24)
+    assert (answer.outcome, answer.contributors, len(told)) == ("complete", 24, 23)
 
 
 def test_a_node_that_is_not_named_is_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,19 +117,20 @@ def test_a_node_that_is_not_named_is_in_the_answer(monkeypatch: pytest.MonkeyPat
     assert (answer.outcome, answer.contributors) == ("complete", 24)
 
 
-def test_one_large_value_among_small_ones_has_all_begin_anew() -> None:
-    """Whatever the trees of the small ones hold by then is not counted twice."""
+def test_one_large_value_among_small_ones_has_all_begin_anew(told: list[NameNodes]) -> None:
+    """Whatever the trees of the small ones hold by then is not counted twice. A value that is the requester's own or
+    its neighbour's is known to it; of another one it may not hear."""
     for large in (1, 2, 9):
         simulation = aggregation_ring(30, 5, network=FREE, latency=ConstantLatency(L_S), check_every=1)
         aggregation_of(simulation, large).data.padding_bytes = LARGE
         answer = Round(simulation, requester=1).answer()
         check_answer(simulation, answer)
         assert (answer.outcome, answer.contributors) == ("complete", 30), large
+        if large == 1:
+            assert len(told) == 30
 
 
-def test_nodes_of_a_round_over_small_values_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[NameNodes] = []
-    monkeypatch.setattr(Participant, "named", lambda self, names: told.append(names))
+def test_nodes_of_a_round_over_small_values_are_not_named(told: list[NameNodes]) -> None:
     simulation = aggregation_ring(30, 5, network=FREE, latency=ConstantLatency(L_S))
     answer = Round(simulation, requester=1).answer()
     assert answer.outcome == "complete" and not told
