@@ -20,10 +20,12 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from peerd.api.bulk import (
     AcceptSwap as AcceptSwap,
+    HoldSwap as HoldSwap,
     PreparedSwap as PreparedSwap,
     RefuseSwap as RefuseSwap,
     SizedBlob as SizedBlob,
     SwapCallbacks as SwapCallbacks,
+    SwapDecision as SwapDecision,
     SwapHandle as SwapHandle,
     SwapProgress as SwapProgress,
     SwapRequest as SwapRequest,
@@ -580,8 +582,8 @@ class Plugin(Part):
         broadcast are the overlay's to send again, and are not told.
         """
 
-    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
-        """A peer wants to swap. Decide now; the value must be ready. Raise `PeerMisbehaved` to cut the peer off."""
+    def swap_requested(self, request: SwapRequest) -> SwapDecision:
+        """A peer wants to swap. To accept it, the value must be ready. Raise `PeerMisbehaved` to cut the peer off."""
         return RefuseSwap("not_supported")
 
     def histories(self) -> Sequence[HistorySize]:

@@ -60,6 +60,8 @@ class SwapRequest(Frozen):
     tag: bytes
     size_bytes: int
     is_fetch: bool
+    ask_again: Callable[[], bool] = lambda: False
+    """After `HoldSwap`: have `Plugin.swap_requested` asked once more, soon. Returns whether the offer still stands."""
 
 
 class AcceptSwap(Frozen):
@@ -77,6 +79,16 @@ class RefuseSwap(Frozen):
     """The answer that declines, with a stable reason label."""
 
     reason: str
+
+
+class HoldSwap(Frozen):
+    """The answer that puts the decision off: the peer's value may come meanwhile, as far as it fits the first window.
+
+    The offer is refused as ``late`` when it is not decided within ``[swap] offer_timeout``.
+    """
+
+
+SwapDecision = AcceptSwap | RefuseSwap | HoldSwap
 
 
 class SwapHandle(Protocol):

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from peerd import limits
 from peerd.api import (
-    AcceptSwap,
     Envelope,
     Handler,
     HistorySize,
@@ -22,6 +21,7 @@ from peerd.api import (
     Priority,
     RefuseSwap,
     SendRefusal,
+    SwapDecision,
     SwapRequest,
     Verdict,
 )
@@ -369,11 +369,11 @@ class Node:
             duration_s = self.driver.now() - self._started_at
             self.emit(NodeReady(duration_s=duration_s, ring_size=self.overlay.estimated_ring_size()))
 
-    def swap_requested(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def swap_requested(self, plugin: str, request: SwapRequest) -> SwapDecision:
         """Ask the plugin that a swap's tag names."""
         if plugin not in self.plugins or self.is_stopped:
             return RefuseSwap("no_such_plugin")
-        answer: AcceptSwap | RefuseSwap | None = self._guard(plugin, self.plugins[plugin].swap_requested, request)
+        answer: SwapDecision | None = self._guard(plugin, self.plugins[plugin].swap_requested, request)
         return RefuseSwap("failed") if answer is None else answer
 
     def run_as(self, plugin: str, callback: Callable[..., Any], *arguments: Any, cause: int | None = None) -> None:

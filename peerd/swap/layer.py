@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from peerd import limits
-from peerd.api import AcceptSwap, PreparedSwap, RefuseSwap, SizedBlob, SwapCallbacks, SwapHandle, SwapRequest, Value
+from peerd.api import PreparedSwap, SizedBlob, SwapCallbacks, SwapDecision, SwapHandle, SwapRequest, Value
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError
 from peerd.messages import PeerRef
@@ -169,7 +169,7 @@ class SwapLayer:
         session.reserved_bytes = payload_bytes
         return None
 
-    def decide(self, session: SwapSession, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def decide(self, session: SwapSession, request: SwapRequest) -> SwapDecision:
         """Ask the plugin. Raises `ProtocolError` when the plugin blames the peer."""
         try:
             return self._node.swap_requested(session.plugin, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from peerd.api import AcceptSwap, RefuseSwap, SwapRequest
+from peerd.api import SwapDecision, SwapRequest
 from peerd.driver import Clock, Storage, Transport
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event
@@ -24,7 +24,7 @@ class SwapNode(Protocol):
     @property
     def peer(self) -> PeerRef: ...
 
-    def swap_requested(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def swap_requested(self, plugin: str, request: SwapRequest) -> SwapDecision:
         """Ask the plugin that the swap is for; it decides before this returns."""
 
     def run_from(self, peer: PeerRef, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:

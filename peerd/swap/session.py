@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Protocol
 
-from peerd.api import AcceptSwap, RefuseSwap, SwapCallbacks, SwapProgress, SwapRequest, Value
+from peerd.api import AcceptSwap, RefuseSwap, SwapCallbacks, SwapDecision, SwapProgress, SwapRequest, Value
 from peerd.driver import Stream, TimerHandle
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.frozen import Frozen
@@ -47,6 +48,8 @@ class SwapState(Enum):
     """At the initiator: the stream is not open yet."""
     AWAITING_OFFER = "awaiting_offer"
     """At the acceptor: no offer has come yet."""
+    HELD = "held"
+    """At the acceptor: an offer has come, and the plugin puts off what to do about it."""
     OFFERED = "offered"
     """At the initiator: the offer was sent, and its answer has not come."""
     EXCHANGING = "exchanging"
@@ -82,7 +85,7 @@ class SessionOwner(Protocol):
     def admit(self, session: SwapSession, payload_bytes: int, padding_bytes: int) -> str | None:
         """Reserve room for what the peer will send; otherwise the reason why not."""
 
-    def decide(self, session: SwapSession, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def decide(self, session: SwapSession, request: SwapRequest) -> SwapDecision:
         """Check the limits, then ask the plugin. Raises `ProtocolError` when the plugin blames the peer."""
 
     def unsendable(self, value: Value) -> str | None:
@@ -121,6 +124,7 @@ class SwapSession:
         self._reader = BulkReader(self)
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
+        self._is_verified = False
         self._is_confirmed = False
         self._is_resume_due = False
         self._progress_at_bytes = owner.config.progress_bytes
@@ -137,7 +141,7 @@ class SwapSession:
     @property
     def is_active(self) -> bool:
         """Whether the offer was made and the session has not ended: then it holds one of the node's slots."""
-        return self.state in (SwapState.EXCHANGING, SwapState.VERIFYING)
+        return self.state in (SwapState.HELD, SwapState.EXCHANGING, SwapState.VERIFYING)
 
     @property
     def is_spare(self) -> bool:
@@ -255,7 +259,7 @@ class SwapSession:
 
     def chunk_announced(self, size_bytes: int) -> memoryview:
         """Return the buffer for the next chunk. Raises `ProtocolError`."""
-        if self._incoming is None or self.state is not SwapState.EXCHANGING:
+        if self._incoming is None or self.state not in (SwapState.HELD, SwapState.EXCHANGING) or self._is_verified:
             raise ProtocolError("unexpected_message", f"chunk in state {self.state.value}")
         self._refuse_while_padding_is_due()
         return self._incoming.chunk_announced(size_bytes)
@@ -293,26 +297,56 @@ class SwapSession:
         if reason is not None:
             self._refuse(reason)
             return
+        self._decide(offer)
+
+    def _decide(self, offer: SwapOffer) -> None:
+        """Ask the plugin what to do about an offer: for the first time, or again after it was held."""
         size_bytes = offer.payload_bytes + offer.padding_bytes
-        answer = self._owner.decide(self, SwapRequest(self.peer, offer.tag, size_bytes, offer.is_fetch))
+        ask_again = partial(self._ask_again, offer)
+        answer = self._owner.decide(self, SwapRequest(self.peer, offer.tag, size_bytes, offer.is_fetch, ask_again))
         if self.is_over:  # the plugin was taken out of service while it was asked
             return
         if isinstance(answer, RefuseSwap):
             self._refuse(answer.reason)
-        else:
-            self._accept(offer, answer)
-
-    def _accept(self, offer: SwapOffer, answer: AcceptSwap) -> None:
-        self._callbacks = answer.callbacks
-        reason = self._owner.unsendable(answer.value) or self._allocate(offer.payload_bytes, offer.padding_bytes)
+            return
+        reason = None
+        if self._incoming is None:
+            reason = self._allocate(offer.payload_bytes, offer.padding_bytes)
+        if isinstance(answer, AcceptSwap):
+            self._callbacks = answer.callbacks
+            reason = reason or self._owner.unsendable(answer.value)
         if reason is not None:
             self._refuse(reason)
-            return
+        elif isinstance(answer, AcceptSwap):
+            self._accept(answer)
+        elif self.state is not SwapState.HELD:
+            self.state = SwapState.HELD
+            self._arm("offer", self._owner.config.offer_timeout, lambda: self._refuse("late"))
+
+    def _ask_again(self, offer: SwapOffer) -> bool:
+        """See `peerd.api.SwapRequest.ask_again`."""
+
+        def ask() -> None:
+            if self.state is SwapState.HELD:
+                try:
+                    self._decide(offer)
+                except ProtocolError as error:
+                    self.fail(f"protocol:{error.reason}")
+
+        if self.state is SwapState.HELD:
+            self._driver.call_soon(ask)
+        return self.state is SwapState.HELD
+
+    def _accept(self, answer: AcceptSwap) -> None:
+        if "offer" in self._timers:
+            self._timers.pop("offer").cancel()
         deadline_s = self._owner.config.deadline if answer.deadline_s is None else answer.deadline_s
         outgoing = self._outgoing = Outgoing(answer.value, self._owner.config.chunk_bytes)
         self.state, self._silence_s = SwapState.EXCHANGING, answer.silence_s
         self._arm_deadline(deadline_s)
         self._write(SwapAnswer(True, "accepted", outgoing.payload_bytes, outgoing.padding_bytes))
+        if self._is_verified:
+            self._value_is_here()
         self._pump()
 
     def _refuse(self, reason: str) -> None:
@@ -384,9 +418,17 @@ class SwapSession:
         self._the_incoming().padding_announced(padding.size_bytes)
 
     def _digest_received(self, digest: SwapDigest) -> None:
+        if self._is_verified:
+            raise ProtocolError("unexpected_message", "a second SwapDigest")
         if not self._the_incoming().verify(digest.digest):
             self.fail("digest")
             return
+        self._is_verified = True
+        if self.state is SwapState.EXCHANGING:
+            self._value_is_here()
+
+    def _value_is_here(self) -> None:
+        """The swap is agreed to, and the peer's value is verified."""
         self._write(SwapVerified())
         self.state = SwapState.VERIFYING
         if self._callbacks is not None and self._callbacks.received is not None:
@@ -536,12 +578,17 @@ class SwapSession:
             raise Bug(f"a swap that is {self.state.value} still holds on to something")
         if self._incoming is not None and self.reserved_bytes is None:
             raise Bug("a receive buffer that nobody admitted")
-        if self.is_active and (self._incoming is None or self._outgoing is None):
-            raise Bug("an active swap without its two directions")
+        if self.is_active and self._incoming is None:
+            raise Bug("an active swap without a receive buffer")
+        if self.is_active and (self._outgoing is None) != (self.state is SwapState.HELD):
+            raise Bug("an active swap gives a value, unless it is held")
 
 
 _TABLE: Final[Mapping[tuple[SwapState, type[Message]], Callable[[SwapSession, Any], None]]] = {
     (SwapState.AWAITING_OFFER, SwapOffer): SwapSession._offer_received,
+    (SwapState.HELD, SwapPadding): SwapSession._padding_announced,
+    (SwapState.HELD, SwapDigest): SwapSession._digest_received,
+    (SwapState.HELD, SwapCancelled): SwapSession._cancel_received,
     (SwapState.OFFERED, SwapAnswer): SwapSession._answer_received,
     (SwapState.OFFERED, SwapCancelled): SwapSession._cancel_received,
     (SwapState.EXCHANGING, SwapPadding): SwapSession._padding_announced,

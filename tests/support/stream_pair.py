@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from peerd.api import (
     AcceptSwap,
     Files,
+    HoldSwap,
     KeyValues,
     Log,
     Metric,
@@ -25,6 +26,7 @@ from peerd.api import (
     Rng,
     SizedBlob,
     SwapCallbacks,
+    SwapDecision,
     SwapHandle,
     SwapProgress,
     SwapRequest,
@@ -272,7 +274,7 @@ class MemoryNode:
     network: MemoryNetwork
     peer: PeerRef
     config: SwapConfig
-    respond: Callable[[str, SwapRequest], AcceptSwap | RefuseSwap] = lambda plugin, request: RefuseSwap("no_answer")
+    respond: Callable[[str, SwapRequest], SwapDecision] = lambda plugin, request: RefuseSwap("no_answer")
     is_dial_failing: bool = False
     allocation_error: BaseException | None = None
     events: list[SwapFinished] = field(default_factory=list)
@@ -293,7 +295,7 @@ class MemoryNode:
     def carries_padding(self) -> bool:
         return self.network.carries_padding
 
-    def swap_requested(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def swap_requested(self, plugin: str, request: SwapRequest) -> SwapDecision:
         return self.respond(plugin, request)
 
     def run_from(self, peer: PeerRef, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
@@ -465,6 +467,9 @@ class Couple:
         self.here = Report()
         self.there = Report()
         self.requests: list[tuple[str, SwapRequest]] = []
+        self.holds = False
+        """Whether node 2 puts off what it answers."""
+        self.held: list[SwapRequest] = []
         self.second.respond = self._respond
 
     def swap(self, deadline_s: float | None = None, tag: bytes = b"tag") -> SwapHandle:
@@ -492,8 +497,11 @@ class Couple:
             assert (node.layer.budget.memory_bytes, node.layer.budget.spilled_bytes) == (0, 0)
         assert all(pair.is_over for pair in self.network.pairs)
 
-    def _respond(self, plugin: str, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def _respond(self, plugin: str, request: SwapRequest) -> SwapDecision:
+        if self.holds:
+            self.held.append(request)
+            return HoldSwap()
         if self.answer_value is None:
             return RefuseSwap("not_now")
-        self.requests.append((plugin, request))
+        self.requests.append((plugin, SwapRequest(request.peer, request.tag, request.size_bytes, request.is_fetch)))
         return AcceptSwap(self.answer_value, self.there.callbacks)
