@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field
 from peerd.api import PluginConfig
 from peerd.frozen import Frozen
 from peerd.quantities import Duration, Interval, Size, between_durations, between_sizes, setting
+from protocols.aggregation.patience import TreeSettings
 from protocols.aggregation.patterns import RegexEngine
-from protocols.aggregation.tree import TreeSettings
 
 FILES_MAX: Final = 200_000
 """Default of `FileSelection.files_max`."""

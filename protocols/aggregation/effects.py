@@ -59,6 +59,23 @@ class MergeOffer(Frozen):
     value: bytes
 
 
+class OfferAhead(Frozen):
+    """Give this counterpart our value on the connection that is there: it agrees when it comes to the level, too."""
+
+    peer: PeerRef
+    level: int
+
+
+class WithdrawOffer(Frozen):
+    """Take back an offer that was not agreed to: this node swaps with somebody else, or no more at the level."""
+
+
+class AnswerHeld(Frozen):
+    """This node has come to the level for which its counterpart's offer is held: decide about it."""
+
+    level: int
+
+
 class OpenSwap(Frozen):
     """Open the swap; its end goes to `BinomialTree.swap_done` or `BinomialTree.swap_failed`."""
 
@@ -94,5 +111,17 @@ class TreeDone(Frozen):
 
 
 Effect = (
-    SendInvite | RouteInvite | SendAnswer | MergeOffer | SendProposal | OpenSwap | Arm | Disarm | LevelDone | TreeDone
+    SendInvite
+    | RouteInvite
+    | SendAnswer
+    | MergeOffer
+    | SendProposal
+    | OfferAhead
+    | WithdrawOffer
+    | AnswerHeld
+    | OpenSwap
+    | Arm
+    | Disarm
+    | LevelDone
+    | TreeDone
 )

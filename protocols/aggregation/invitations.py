@@ -9,6 +9,7 @@ from typing import Final
 
 from peerd.ids import NodeId, id_to_bytes
 from peerd.messages import PeerRef
+from protocols.aggregation.messages import AnswerKind
 
 INVITED_PER_LEVEL_MAX: Final = 64
 OFFERS_PER_LEVEL_MAX: Final = 2
@@ -23,6 +24,8 @@ class LevelState:
     level: int
     counterpart: PeerRef | None = None
     """The node that this one tries first, and that tries this one."""
+    offered: PeerRef | None = None
+    """The counterpart, while our value is offered to it and it has not come to the level."""
     is_pairing: bool = False
     """Whether counterparts still have their time, so that nobody is invited."""
     invited: dict[NodeId, PeerRef] = field(default_factory=dict)
@@ -33,6 +36,13 @@ class LevelState:
     absent: set[NodeId] = field(default_factory=set)
     hinted: dict[NodeId, PeerRef] = field(default_factory=dict)
     is_hinted_empty: bool = False
+
+    def note(self, peer: PeerRef, kind: AnswerKind) -> None:
+        """Who answers so is not swapped with at this level."""
+        if kind is AnswerKind.NO:
+            self.said_no[peer.id] = peer
+        elif kind is AnswerKind.ABSENT:
+            self.absent.add(peer.id)
 
 
 class Invitations:

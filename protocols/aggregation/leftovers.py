@@ -21,9 +21,9 @@ from protocols.aggregation.collector import NAMED_MISSING_MAX, Collector
 from protocols.aggregation.exchange import decode_own, is_givers_fault, own_tag
 from protocols.aggregation.messages import ConfirmContribution, NodeState, RoundStatus, WhyMissing
 from protocols.aggregation.partial import Partial
+from protocols.aggregation.patience import PATIENCE, patience_s
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import confirm_statement
-from protocols.aggregation.tree import PATIENCE, patience_s
 
 STATUS_TIMEOUT_S: Final = 2.0
 """How long at least a missing node has for its answer; more when it is far away."""

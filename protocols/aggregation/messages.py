@@ -25,8 +25,10 @@ SHOWN_MAX: Final = 2
 _RIDING_MESSAGE_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX - 8 * KIB
 PLACED_MAX: Final = LEAF_SET_SIZE + 1
 """In rings of up to so many nodes, which fit into a leaf set, the requester names them all."""
-NAMED_MAX: Final = 1024
+NAMED_MAX: Final = 2048
 """In rings of up to so many nodes the requester names all when a value is large, once they have enrolled."""
+NAMES_BYTES_MAX: Final = 40 * KIB
+"""If ids and addresses have so many bytes at most: of 1,780 nodes with IPv4 addresses, of 1,170 with IPv6."""
 ABSENTEES_MAX: Final = 32
 """A node names at most this many missing members when it enrols."""
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from peerd.api import (
     AcceptSwap,
+    HoldSwap,
     Host,
     RefuseSwap,
     SwapCallbacks,
+    SwapDecision,
     SwapRequest,
     WorkHandle,
     WorkLimits,
@@ -125,6 +127,7 @@ class Participant:
         """Whether a large value waits for the names; ``None`` before there is one."""
         self._ahead: Ahead | None = None
         self._early: list[tuple[Invite | PieceTold, PeerRef]] = []
+        self._early_swaps: list[SwapRequest] = []
         """What has overtaken the names."""
         from protocols.aggregation.splitting import Splitting  # with the first round
 
@@ -291,6 +294,7 @@ class Participant:
             self.noted()
         if self.tree.phase is TreePhase.IDLE and not (self.splitting is not None and self.splitting.is_under_way):
             self._begin()
+        self._ask_early_swaps()
         early, self._early = self._early, []
         for message, source in early:
             match message:
@@ -435,6 +439,11 @@ class Participant:
         if len(self._early) < EARLY_NAMED_MAX:
             self._early.append((message, source))
 
+    def _ask_early_swaps(self) -> None:
+        early, self._early_swaps = self._early_swaps, []
+        for request in early:
+            request.ask_again()
+
     def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
         """Take the answer of an invited node."""
         self.shown.keep(source, answer.shown)
@@ -447,10 +456,13 @@ class Participant:
             return ProposeAnswer(self.round_id, False, _verdict_on(proposal.named))
         return self.run.proposal_received(proposal.level, source)
 
-    def swap_requested(self, request: SwapRequest, level: int | None) -> AcceptSwap | RefuseSwap:
+    def swap_requested(self, request: SwapRequest, level: int | None) -> SwapDecision:
         """The partner opens the swap that we agreed to; without a level, of nodes that were named."""
         is_named = level is None
         if is_named != self.run.is_named:
+            if is_named and self._may_be_named and len(self._early_swaps) < EARLY_NAMED_MAX:
+                self._early_swaps.append(request)
+                return HoldSwap()
             return RefuseSwap(_verdict_on(is_named).name.lower())
         return self.run.swap_requested(request, level)
 
@@ -501,6 +513,7 @@ class Participant:
         for timer in (ENROL_TIMER, OFFER_TIMER, NAMES_TIMER):
             self.host.cancel_timer(timer, self.round_id)
         self._close_ahead()
+        self._ask_early_swaps()
         self.run.stop()
         if self.splitting is not None:
             self.splitting.leave()
@@ -515,7 +528,7 @@ class Participant:
         self.run.validate()
         if self.splitting is not None:
             self.splitting.pieces.validate()
-        assert len(self._early) <= EARLY_NAMED_MAX
+        assert len(self._early) <= EARLY_NAMED_MAX and len(self._early_swaps) <= EARLY_NAMED_MAX
 
 
 def _verdict_on(is_named: bool) -> AnswerKind:

@@ -9,11 +9,35 @@ from __future__ import annotations
 
 from typing import Final
 
+from peerd.frozen import Frozen
+
 LEAST_SHARE: Final = 0.25
 MARGIN: Final = 4.0
 """A level may take so many times as long as those before."""
 FADING: Final = 0.9
 """Each level that ends with a swap counts for so much of the one before it. A round has log2(nodes) of them."""
+OPENING_RTTS: Final = 4
+"""From agreeing to a swap to its offer: half a round trip for the agreement, three for the connection (TCP, TLS and the
+handshake of the two nodes), half for the offer."""
+PATIENCE: Final = 2.0
+"""A partner gets this many times as long as all that takes by the measured round trip, which varies."""
+
+
+class TreeSettings(Frozen):
+    """Pace of a tree; see `protocols.aggregation.config` for what each means to an operator."""
+
+    timeout_base_s: float = 2.0
+    timeout_per_node_s: float = 0.05
+    timeout_max_s: float = 30.0
+    invite_interval_s: float = 0.5
+    reserve_s: float = 5.0
+    invites_max: int = 8
+    random_invites: int = 2
+
+
+def patience_s(least_s: float, rtt_s: float) -> float:
+    """How long to wait for a node that far away to open a swap."""
+    return max(least_s, PATIENCE * OPENING_RTTS * rtt_s)
 
 
 class LevelPatience:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from peerd.api import (
-    AcceptSwap,
     HistorySize,
     Host,
     Metric,
@@ -16,6 +15,7 @@ from peerd.api import (
     Plugin,
     PluginConfig,
     RefuseSwap,
+    SwapDecision,
     SwapRequest,
 )
 from peerd.errors import ProtocolError
@@ -144,7 +144,7 @@ class Aggregation(Plugin):
             case _:
                 raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
 
-    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def swap_requested(self, request: SwapRequest) -> SwapDecision:
         kind, round_id, rest = request.tag[:1], request.tag[1 : 1 + ROUND_ID_BYTES], request.tag[1 + ROUND_ID_BYTES :]
         participant = self.participating.participants.get(round_id)
         if participant is None:

@@ -40,6 +40,9 @@ class Levels(Protocol):
     def counterpart(self, level: int) -> NodeId | None:
         """The node that this one tries first at a level, and that one this one; there may be none."""
 
+    def gives_first(self, level: int) -> bool:
+        """Whether, of this node and its counterpart, this one offers its value first."""
+
 
 class IdLevels:
     """By the ids themselves."""
@@ -54,6 +57,9 @@ class IdLevels:
 
     def counterpart(self, level: int) -> NodeId | None:
         return None
+
+    def gives_first(self, level: int) -> bool:
+        return False
 
 
 class PlacePlan:
@@ -101,15 +107,19 @@ plan_of = lru_cache(maxsize=PLANS_MAX)(PlacePlan)
 class PlaceLevels:
     """By the places of these nodes, which are all that take part. ``own`` has no level if it is none of them.
 
-    ``first`` swaps at every level, unless somebody fails.
+    ``first`` swaps at every level, unless somebody fails. ``is_early``: places are known before the data is there.
     """
 
     has_counterparts = True
 
-    def __init__(self, own: NodeId, nodes: Sequence[NodeId], first: NodeId | None = None) -> None:
+    def __init__(
+        self, own: NodeId, nodes: Sequence[NodeId], first: NodeId | None = None, *, is_early: bool = True
+    ) -> None:
         self._plan = plan_of(tuple(nodes), first)
         self._node = own
         self._own = self._plan.places.get(own)
+        self._first = None if first is None else self._plan.places.get(first)
+        self._is_early = is_early
 
     def level_of(self, node: NodeId) -> int | None:
         place = self._plan.places.get(node)
@@ -128,6 +138,17 @@ class PlaceLevels:
 
     def counterpart(self, level: int) -> NodeId | None:
         return self._plan.counterpart(self._node, level)
+
+    def gives_first(self, level: int) -> bool:
+        """The value given first is there a latency sooner: so the sides give first that ``first`` is not on.
+
+        Before the places are known connections are opened to the next node of the ring, for the longest level.
+        """
+        after = self._plan.bits - 1 - level
+        if self._first is None or self._own is None or (after == 0 and not self._is_early):
+            counterpart = self.counterpart(level)
+            return counterpart is not None and self._node < counterpart
+        return bool((self._first ^ self._own) >> after & 1)
 
 
 class Neighbourhood(Protocol):
@@ -246,7 +267,7 @@ class PlacedNeighbourhood(HostNeighbourhood):
         peers: Mapping[NodeId, PeerRef] | None = None,
     ) -> None:
         super().__init__(host)
-        self.levels: PlaceLevels = PlaceLevels(host.id, nodes, first)
+        self.levels: PlaceLevels = PlaceLevels(host.id, nodes, first, is_early=peers is None)
         self._peers = peers or {}
         self._leaf_set: LeafSet | None = None
         self._live: dict[NodeId, PeerRef] = {}

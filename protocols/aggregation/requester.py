@@ -30,6 +30,7 @@ from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
 from protocols.aggregation.leftovers import Leftovers
 from protocols.aggregation.messages import (
     NAMED_MAX,
+    NAMES_BYTES_MAX,
     PLACED_MAX,
     Enrolled,
     FindEnrolment,
@@ -211,7 +212,7 @@ class Requester:
             return
         self._may_name = False
         nodes = tuple(self.collector.takers)
-        if len(nodes) > NAMED_MAX:
+        if len(nodes) > NAMED_MAX or sum(len(peer.packed) for peer in nodes) > NAMES_BYTES_MAX:
             return
         in_pieces = self._are_for_pieces(len(nodes))
         proof = self.host.sign(names_statement(self.round_id, nodes, in_pieces))

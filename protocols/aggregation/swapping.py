@@ -11,8 +11,11 @@ from peerd.api import AcceptSwap, Host, PreparedSwap, SwapCallbacks, SwapHandle,
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.exchange import named_swap_tag, swap_tag
 from protocols.aggregation.messages import AnswerKind, Propose, ProposeAnswer
-from protocols.aggregation.tree import PREPARED_RTT_S, patience_s
+from protocols.aggregation.patience import patience_s
 
+PREPARED_RTT_S: Final = 0.005
+"""From this distance on the connection of a swap is opened before it is agreed to, two latencies earlier. Nearer by,
+that is not worth the handshake which is in vain when it is refused. That with a counterpart seldom is."""
 SILENCE_S: Final = 3.0
 """A partner that says nothing for so long, or for eight round trips, is given up: others have its data. TCP would wait
 for 15 s when its machine is gone, which is longer than a round takes."""
@@ -51,6 +54,8 @@ class _Exchange:
     swap: SwapHandle | None = None
     """The swap, agreed to or offered, until the partner's value is here: then only the partner waits for its rest."""
     is_here: bool = False
+    was_held: bool = False
+    """Whether the partner's value was on its way before this node agreed: then it is no measure of the next one."""
 
     def drop(self) -> None:
         """Close the connection that was opened in vain."""
@@ -122,8 +127,9 @@ class Swapping:
         """What the longest swap has taken until the partner's value was here."""
 
     def expect(self, peer: PeerRef, level: int) -> None:
-        """Somebody is ready for a level that we come to yet: open the connection to the first one."""
-        if level not in self._expected:
+        """We come to a level yet, and swap with this node there: open the connection, to the first one that is said."""
+        expected = self._expected.get(level)
+        if expected is None or (expected.prepared is None and expected.peer.id == peer.id):
             self._expected[level] = self._prepare(peer, level)
 
     def ahead_of_names(self, peer: PeerRef) -> Ahead:
@@ -145,12 +151,9 @@ class Swapping:
     def propose(self, peer: PeerRef, level: int, value: Value) -> None:
         """Ask for a swap: with its offer where a connection has been opened for it. Else one is opened meanwhile, where
         that takes long."""
-        expected = self._expected.get(level)
-        if expected is not None and expected.peer.id == peer.id and expected.prepared is not None:
-            exchange = self._proposed = self._expected.pop(level)
-            self._offer(exchange, value)
+        if self.offer_ahead(peer, level, value):
             return
-        exchange = self._proposed = self._prepare(peer, level)
+        exchange = self._proposed = self._prepare(peer, level) if self.is_far(peer) else _Exchange(peer, level)
 
         def replied(message: Message, source: PeerRef) -> None:
             accepted = isinstance(message, ProposeAnswer) and message.accepted
@@ -166,6 +169,23 @@ class Swapping:
             exchange.drop()
 
         self._host.request(peer, Propose(self._round_id, level, self._is_named), self._patience_s(peer), replied, lost)
+
+    def offer_ahead(self, peer: PeerRef, level: int, value: Value) -> bool:
+        """Offer our value to a counterpart, which agrees when it comes to the level: where there is a connection."""
+        expected = self._expected.get(level)
+        if expected is None or expected.peer.id != peer.id or expected.prepared is None:
+            return False
+        self._proposed = self._expected.pop(level)
+        self._offer(self._proposed, value)
+        return True
+
+    def withdraw(self) -> None:
+        """Take back what was offered or proposed, and not agreed to."""
+        proposed, self._proposed = self._proposed, None
+        if proposed is not None:
+            proposed.drop()
+            if proposed.swap is not None:
+                proposed.swap.cancel()
 
     def _offer(self, exchange: _Exchange, value: Value) -> None:
         prepared, exchange.prepared = exchange.prepared, None
@@ -189,10 +209,8 @@ class Swapping:
 
     def _prepare(self, peer: PeerRef, level: int) -> _Exchange:
         exchange = _Exchange(peer, level)
-        if self.is_far(peer):
-            tag = self._tag(level)
-            limits = self.deadline_s(), self._silence_s(peer)
-            exchange.prepared = self._host.prepare_swap(peer, tag, self._callbacks(exchange), *limits)
+        limits = self.deadline_s(), self._silence_s(peer)
+        exchange.prepared = self._host.prepare_swap(peer, self._tag(level), self._callbacks(exchange), *limits)
         return exchange
 
     def _tag(self, level: int) -> bytes:
@@ -206,9 +224,9 @@ class Swapping:
         """How long this partner may say nothing while its value is due."""
         return patience_s(SILENCE_S, self._rtt_s(peer))
 
-    def accept(self, peer: PeerRef, level: int, value: Value) -> AcceptSwap:
+    def accept(self, peer: PeerRef, level: int, value: Value, *, was_held: bool = False) -> AcceptSwap:
         """Return the answer to the partner that begins the swap to which we have agreed."""
-        exchange = _Exchange(peer, level)
+        exchange = _Exchange(peer, level, was_held=was_held)
         self._agree(exchange)
         return AcceptSwap(value, self._callbacks(exchange), self.deadline_s(), self._silence_s(peer))
 
@@ -216,10 +234,7 @@ class Swapping:
         """End what is under way; a partner that has given its value still gets ours."""
         if self._agreed is not None and self._agreed.swap is not None:
             self._agreed.swap.cancel()
-        if self._proposed is not None:
-            self._proposed.drop()
-            if self._proposed.swap is not None:
-                self._proposed.swap.cancel()
+        self.withdraw()
         for level in list(self._expected):
             self.level_left(level)
 
@@ -256,7 +271,8 @@ class Swapping:
         if exchange.agreed_at is None:
             return
         exchange.is_here, exchange.swap = True, None
-        self._longest_s = max(self._longest_s, self._host.now() - exchange.agreed_at)
+        if not exchange.was_held:
+            self._longest_s = max(self._longest_s, self._host.now() - exchange.agreed_at)
         self._swapper.swap_received(exchange.peer, exchange.level, value)
 
     def _failed(self, exchange: _Exchange, reason: str) -> None:

@@ -22,15 +22,16 @@ from enum import Enum
 from typing import Final
 
 from peerd.errors import Bug
-from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.effects import (
+    AnswerHeld,
     Arm,
     Disarm,
     Effect,
     LevelDone,
     MergeOffer,
+    OfferAhead,
     OpenSwap,
     RouteInvite,
     SendAnswer,
@@ -38,16 +39,13 @@ from protocols.aggregation.effects import (
     SendProposal,
     TreeDone,
     TreeTimer,
+    WithdrawOffer,
 )
 from protocols.aggregation.invitations import Invitations, LevelState, preference
 from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.patience import TreeSettings, patience_s
 from protocols.aggregation.prefix import Neighbourhood
 
-OPENING_RTTS: Final = 4
-"""From agreeing to a swap to its offer: half a round trip for the agreement, three for the connection (TCP, TLS and the
-handshake of the two nodes), half for the offer."""
-PATIENCE: Final = 2.0
-"""A partner gets this many times as long as all that takes by the measured round trip, which varies."""
 HINTED_MAX: Final = 64
 GIVEN_MAX: Final = 4
 """How often a node gives its value to one other that asks for it again."""
@@ -61,9 +59,8 @@ HURRY_RTTS: Final = 2.0
 """So long, and so many round trips, invited nodes have for themselves; then as many more are invited, and all are asked
 whether they live. The pause doubles each time, up to `TreeSettings.invite_interval_s`."""
 DOUBLINGS_MAX: Final = 16
-PREPARED_RTT_S: Final = 0.005
-"""From this distance on the connection of a swap is opened before it is agreed to, two latencies earlier. Nearer by,
-that is not worth the handshake which is in vain when it is refused."""
+LEVELS_AHEAD: Final = 3
+"""For so many levels after the one in work connections are opened: opening takes as long as two or three levels."""
 PAIRING_RTTS: Final = 4.0
 """So long, and at least `HURRY_S`, counterparts have to begin their swap; then the others are invited."""
 SPARE_PAUSES: Final = 4
@@ -86,23 +83,6 @@ class TreePhase(Enum):
     PRUNED = "pruned"
 
 
-class TreeSettings(Frozen):
-    """Pace of a tree; see `protocols.aggregation.config` for what each means to an operator."""
-
-    timeout_base_s: float = 2.0
-    timeout_per_node_s: float = 0.05
-    timeout_max_s: float = 30.0
-    invite_interval_s: float = 0.5
-    reserve_s: float = 5.0
-    invites_max: int = 8
-    random_invites: int = 2
-
-
-def patience_s(least_s: float, rtt_s: float) -> float:
-    """How long to wait for a node that far away to open a swap."""
-    return max(least_s, PATIENCE * OPENING_RTTS * rtt_s)
-
-
 class BinomialTree:
     """The state machine. ``own`` is this node; ``neighbourhood`` is asked anew each time, so repairs count at once."""
 
@@ -122,6 +102,8 @@ class BinomialTree:
         self._round_id = round_id
         self._current: LevelState | None = None
         self._invitations = Invitations()
+        self._held: set[int] = set()
+        """The levels to come for which the counterpart has offered its value already."""
         self._banned: set[NodeId] = set()
         self._rode_to: int | None = None
         """The shortest level at which the aggregate rode: those of all longer ones are there to be given."""
@@ -147,23 +129,23 @@ class BinomialTree:
         settings, size = self._settings, self._neighbourhood.estimated_size(level)
         return min(settings.timeout_base_s + settings.timeout_per_node_s * size, settings.timeout_max_s)
 
-    def begins_with(self, level: int) -> PeerRef | None:
-        """The node to which this one proposes a swap as soon as it comes to a level, if there is one."""
-        counterpart = None if self.rides else self._counterpart(level)
-        return counterpart if counterpart is not None and self.own < counterpart.id else None
-
     def begins_soon(self) -> list[tuple[int, PeerRef]]:
-        """That node for the level in work, or the first one to come, and for the next shorter one."""
+        """The counterparts to which this node offers its value at the level in work, or the first one to come, and at
+        those after it (`LEVELS_AHEAD`), each with its level."""
         level = self._neighbourhood.longest_level() if self.phase is TreePhase.IDLE else self.level
-        levels = () if level is None else range(max(level - 1, 0), level + 1)
-        return [(each, peer) for each in levels if (peer := self.begins_with(each)) is not None]
+        if level is None or self.rides:
+            return []
+        levels = range(level, max(level - LEVELS_AHEAD, 0) - 1, -1)
+        return [(each, peer) for each, peer in self._counterparts(levels) if self._levels.gives_first(each)]
 
     def is_begun_by(self) -> list[tuple[int, PeerRef]]:
-        """Counterparts that are far away and wait for this node's invitation, each with its level."""
+        """Counterparts that are to offer this node their value, each with its level."""
         longest = self._neighbourhood.longest_level()
-        levels = () if longest is None else range(longest, -1, -1)
-        found = [(level, peer) for level in levels if (peer := self._counterpart(level)) is not None]
-        return [(level, peer) for level, peer in found if peer.id < self.own and self.is_far(peer)]
+        levels = range(-1 if longest is None else longest, -1, -1)
+        return [(level, peer) for level, peer in self._counterparts(levels) if not self._levels.gives_first(level)]
+
+    def _counterparts(self, levels: range) -> list[tuple[int, PeerRef]]:
+        return [(level, peer) for level in levels if (peer := self._counterpart(level)) is not None]
 
     # Events
 
@@ -192,9 +174,8 @@ class BinomialTree:
         """An invitation from a node with which we share exactly ``level`` bits, perhaps with its value."""
         verdict = self._position(peer, level)
         if verdict is not AnswerKind.MAYBE_LATER:
-            return (
-                self._give(peer, level) if rides and self._has_side(peer, level) else [SendAnswer(peer, level, verdict)]
-            )
+            is_given = rides and self._has_side(peer, level)
+            return self._give(peer, level) if is_given else [SendAnswer(peer, level, verdict)]
         is_here = self.level == level
         if value:
             self._invitations.keep_offer(peer, level, value)
@@ -223,11 +204,8 @@ class BinomialTree:
         current = self._current
         if current is None or current.level != level or self.is_over:
             return []
+        current.note(peer, kind)
         match kind:
-            case AnswerKind.NO:
-                current.said_no[peer.id] = peer
-            case AnswerKind.ABSENT:
-                current.absent.add(peer.id)
             case AnswerKind.MAYBE_LATER:
                 # Somebody alive will come to this level, so it is worth a whole time-out more.
                 return [self._arm_level()] if self.phase is TreePhase.WAITING else []
@@ -244,10 +222,10 @@ class BinomialTree:
         verdict = self._position(peer, level)
         if verdict is not AnswerKind.MAYBE_LATER:
             return False, verdict, []
-        is_crossing = self.phase is TreePhase.PROPOSING and self.partner is not None and self.partner.id == peer.id
         # Two nodes that propose to each other at once: the proposal of the smaller id stands.
-        gives_way = is_crossing and self.own > peer.id
-        if self.level == level and (self.phase is TreePhase.WAITING or gives_way):
+        gives_way = self._is_partner(TreePhase.PROPOSING, peer) and self.own > peer.id
+        is_free = self.phase is TreePhase.WAITING and not self._is_offered_to(peer)
+        if self.level == level and (is_free or gives_way):
             self.phase, self.partner = TreePhase.RESERVED, peer
             return True, verdict, [*self._stop_waiting(), Arm(TreeTimer.RESERVE, self.patience_s(peer))]
         self._invitations.remember(peer, level)  # also of two that cross: ours may have been refused before
@@ -256,20 +234,23 @@ class BinomialTree:
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> list[Effect]:
         """Take the reply to our proposal."""
         current = self._current
-        if current is None or not self._is_partner(TreePhase.PROPOSING, peer):
+        is_offered = self._is_offered_to(peer)
+        if current is None or not (is_offered or self._is_partner(TreePhase.PROPOSING, peer)):
             return []  # we gave way to its own proposal meanwhile
-        self.partner = None
+        self.partner = current.offered = None
         if accepted:
             self.phase, self.partner = TreePhase.SWAPPING, peer
-            return [Disarm(TreeTimer.RESERVE), OpenSwap(peer, current.level)]
-        if kind is AnswerKind.NO:
-            current.said_no[peer.id] = peer
-        elif kind is AnswerKind.ABSENT:
-            current.absent.add(peer.id)
+            return [*self._stop_waiting(), Disarm(TreeTimer.RESERVE), OpenSwap(peer, current.level)]
+        current.note(peer, kind)
+        if is_offered:
+            return self._propose_if_waiting() or self._conclude_if_exhausted()
         return [Disarm(TreeTimer.RESERVE), *self._wait()]
 
     def proposal_lost(self, peer: PeerRef) -> list[Effect]:
-        """No reply to our proposal: the node is down, or too slow to swap with."""
+        """No reply to our proposal: the node is down, or too slow to swap with. A counterpart may come yet."""
+        if self._current is not None and self._is_offered_to(peer):
+            self._current.offered = None
+            return self._propose_if_waiting()
         if not self._is_partner(TreePhase.PROPOSING, peer):
             return []
         return self._give_up_on(peer)
@@ -277,6 +258,19 @@ class BinomialTree:
     def accepts_swap(self, peer: PeerRef, level: int) -> bool:
         """Whether a swap that this node opens now is the one we agreed to."""
         return self._is_partner(TreePhase.RESERVED, peer) and self.level == level
+
+    def holds(self, peer: PeerRef, level: int) -> bool:
+        """Whether to keep this node's offer: it is the counterpart at a level to come, and is there first."""
+        counterpart = self._counterpart(level)
+        is_to_come = self.phase is TreePhase.IDLE or (self.level is not None and level < self.level)
+        if counterpart is None or counterpart.id != peer.id or not is_to_come:
+            return False
+        self._held.add(level)
+        return True
+
+    def held_lost(self, level: int) -> list[Effect]:
+        """The offer that was to be decided about stands no more."""
+        return self._wait() if self.level == level and self.phase is TreePhase.WAITING else []
 
     def swap_accepted(self, peer: PeerRef) -> list[Effect]:
         """Take the agreed swap, which the partner has opened."""
@@ -381,6 +375,10 @@ class BinomialTree:
     def _is_partner(self, phase: TreePhase, peer: PeerRef) -> bool:
         return self.phase is phase and self.partner is not None and self.partner.id == peer.id
 
+    def _is_offered_to(self, peer: PeerRef) -> bool:
+        offered = None if self._current is None else self._current.offered
+        return offered is not None and offered.id == peer.id
+
     def _has_side(self, peer: PeerRef, level: int) -> bool:
         """Whether our side's value of a level that is done can be given to this node."""
         is_partner = level == self._levels.level_of(peer.id) and peer.id not in self._banned
@@ -425,7 +423,8 @@ class BinomialTree:
         if self.rides:
             self._rode_to = level
         else:
-            self._pair_up(self._current)
+            self._current.is_pairing = self._levels.has_counterparts
+            self._current.counterpart = self._counterpart(level)
         effects: list[Effect] = []
         for peer in self._invitations.take_riders(level):
             if self.rides:
@@ -434,23 +433,15 @@ class BinomialTree:
                 self._invitations.remember(peer, level)
         return [*effects, *self._wait()]
 
-    def _pair_up(self, current: LevelState) -> None:
-        """Where both know who tries whom first, one of the two proposes at once, or once the other one invites it."""
-        current.is_pairing = self._levels.has_counterparts
-        current.counterpart = self._counterpart(current.level)
-        if (peer := self.begins_with(current.level)) is not None and not self.is_far(peer):
-            self._invitations.remember(peer, current.level)
-
-    def is_far(self, peer: PeerRef) -> bool:
-        """Whether connections to this node are opened before it is certain that they will be used."""
-        return self._neighbourhood.rtt_s(peer) >= PREPARED_RTT_S
-
-    def _invite_counterpart(self, current: LevelState) -> list[Effect]:
-        """Tell a counterpart that is far away, and has opened a connection, that it may begin."""
+    def _tell_counterpart(self, current: LevelState) -> list[Effect]:
+        """Offer our value to the counterpart, or let it know that it may offer us its own."""
         peer = current.counterpart
-        if peer is None or peer.id > self.own or not self.is_far(peer):
+        if peer is None:
             return []
-        return [SendInvite(peer, current.level, with_value=False)]
+        if not self._levels.gives_first(current.level):
+            return [SendInvite(peer, current.level, with_value=False)]
+        current.offered = peer
+        return [OfferAhead(peer, current.level)]
 
     def _counterpart(self, level: int) -> PeerRef | None:
         wanted = self._levels.counterpart(level)
@@ -472,11 +463,14 @@ class BinomialTree:
             return effects
         if self._is_exhausted(current):
             return self._conclude_if_exhausted()
+        if current.level in self._held:
+            self._held.remove(current.level)
+            return [self._arm_level(), self._arm_invite(current), AnswerHeld(current.level)]
         if effects := self._propose_if_waiting():
             return effects
         # The timers last: how long they run depends on whom this has invited.
         is_pairing = self._is_pairing(current)
-        effects = self._invite_counterpart(current) if is_pairing else self._next_invitations(current)
+        effects = self._tell_counterpart(current) if is_pairing else self._next_invitations(current)
         return [*effects, self._arm_level(), self._arm_invite(current)]
 
     def _propose_if_waiting(self) -> list[Effect]:
@@ -485,8 +479,10 @@ class BinomialTree:
         if self.phase is not TreePhase.WAITING or current is None:
             return []
         invited = self._invitations.of(current.level)
-        for node_id in list(invited):
-            peer = invited.pop(node_id)
+        for node_id, peer in list(invited.items()):
+            if self._is_offered_to(peer):
+                continue  # it will take the offer
+            del invited[node_id]
             if self._is_excluded(current, node_id):
                 continue
             self.phase, self.partner = TreePhase.PROPOSING, peer
@@ -588,7 +584,11 @@ class BinomialTree:
         return max(map(self._neighbourhood.rtt_s, tried), default=0.0)
 
     def _stop_waiting(self) -> list[Effect]:
-        return [Disarm(TreeTimer.LEVEL), Disarm(TreeTimer.INVITE)]
+        effects: list[Effect] = [Disarm(TreeTimer.LEVEL), Disarm(TreeTimer.INVITE)]
+        if self._current is not None and self._current.offered is not None:
+            self._current.offered = None
+            effects.append(WithdrawOffer())
+        return effects
 
     def _finish(self, outcome: str) -> list[Effect]:
         self.phase = TreePhase.FINISHED if outcome == "result" else TreePhase.PRUNED

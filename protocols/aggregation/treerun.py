@@ -5,17 +5,19 @@ from __future__ import annotations
 from functools import partial as bind
 from typing import TYPE_CHECKING, Protocol
 
-from peerd.api import AcceptSwap, Host, RefuseSwap, SwapRequest, Value, value_size_bytes
+from peerd.api import HoldSwap, Host, RefuseSwap, SwapDecision, SwapRequest, Value, value_size_bytes
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id, with_shared_prefix
 from peerd.messages import PeerRef
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.effects import (
+    AnswerHeld,
     Arm,
     Disarm,
     Effect,
     LevelDone,
     MergeOffer,
+    OfferAhead,
     OpenSwap,
     RouteInvite,
     SendAnswer,
@@ -23,6 +25,7 @@ from protocols.aggregation.effects import (
     SendProposal,
     TreeDone,
     TreeTimer,
+    WithdrawOffer,
 )
 from protocols.aggregation.enrolments import Participations
 from protocols.aggregation.events import LevelFinished
@@ -85,6 +88,8 @@ class TreeRun:
         self.swapping = Swapping(host, self._round_id, self, deadline_s, patience_s, neighbourhood.rtt_s, is_named)
         self._sides: dict[int, Aggregate] = {}
         """The aggregate before it was merged with another at a level, where it is small enough to be given away."""
+        self._undecided: dict[int, SwapRequest] = {}
+        """By level, of those to come: the offer of the counterpart, which is there first."""
         self._level_started_at = host.now()
         self._received_bytes = 0
 
@@ -131,6 +136,7 @@ class TreeRun:
         for timer in TreeTimer:
             self._host.cancel_timer(timer.value, self._round_id)
         self.swapping.cancel()
+        self._decide_from(0)
 
     # Messages
 
@@ -144,7 +150,8 @@ class TreeRun:
         self._owner.swaps_whole()
         self.apply(self.tree.invite_received(source, invite.level, invite.rides, invite.value))
         level = self.tree.level
-        if not invite.rides and level is not None and level > invite.level:
+        is_early = level is not None and level > invite.level
+        if is_early and not invite.rides and self.swapping.is_far(source):
             self.swapping.expect(source, invite.level)
 
     def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
@@ -157,24 +164,38 @@ class TreeRun:
 
     def proposal_received(self, level: int, source: PeerRef) -> ProposeAnswer:
         """Decide at once whether to swap with the proposer."""
-        if self.neighbourhood.levels.level_of(source.id) == level:
-            self._owner.swaps_whole()
+        self._note_swap(source, level)
         accepted, kind, effects = self.tree.proposal_received(source, level)
         self.apply(effects)
         return ProposeAnswer(self._round_id, accepted, kind)
 
-    def swap_requested(self, request: SwapRequest, level: int | None) -> AcceptSwap | RefuseSwap:
-        """The partner opens the swap that we agreed to."""
+    def swap_requested(self, request: SwapRequest, level: int | None) -> SwapDecision:
+        """The partner opens the swap that we agreed to, or offers its value for a level that we come to yet."""
         if level is None:
             level = self.neighbourhood.levels.level_of(request.peer.id)
         if level is None:
             return RefuseSwap(AnswerKind.ABSENT.name.lower())
+        was_held = self._undecided.pop(level, None) is not None
         if not self.tree.accepts_swap(request.peer, level):  # then the offer is the proposal
+            self._note_swap(request.peer, level)
+            if not self.is_over and self.tree.holds(request.peer, level):
+                self._undecided[level] = request
+                return HoldSwap()
             answer = self.proposal_received(level, request.peer)
             if not answer.accepted:
                 return RefuseSwap(AnswerKind(answer.kind).name.lower())
         self.apply(self.tree.swap_accepted(request.peer))
-        return self.swapping.accept(request.peer, level, self._held.value)
+        return self.swapping.accept(request.peer, level, self._held.value, was_held=was_held)
+
+    def _note_swap(self, peer: PeerRef, level: int) -> None:
+        """Let the owner know that this node would swap whole values with us."""
+        if self.neighbourhood.levels.level_of(peer.id) == level:
+            self._owner.swaps_whole()
+
+    def _decide_from(self, level: int) -> None:
+        """Have all offers refused that are held for levels which are done."""
+        for each in [each for each in self._undecided if each >= level]:
+            self._undecided.pop(each).ask_again()
 
     def validate(self) -> None:
         """Assert that tree and value agree on whose data is held."""
@@ -209,6 +230,15 @@ class TreeRun:
                 self._merge(peer, level, value, "rode")
             case SendProposal(peer, level):
                 self.swapping.propose(peer, level, self._held.value)
+            case OfferAhead(peer, level):
+                if not self.swapping.offer_ahead(peer, level, self._held.value):
+                    self.apply(self.tree.proposal_lost(peer))
+            case WithdrawOffer():
+                self.swapping.withdraw()
+            case AnswerHeld(level):
+                if level not in self._undecided or not self._undecided[level].ask_again():
+                    self._undecided.pop(level, None)
+                    self.apply(self.tree.held_lost(level))
             case OpenSwap(peer, level):
                 self.swapping.begin(peer, level, self._held.value)
             case Arm(timer, delay_s):
@@ -219,6 +249,7 @@ class TreeRun:
             case LevelDone():
                 self._level_done(effect)
             case TreeDone(outcome):
+                self._decide_from(0)
                 self._owner.tree_done(outcome)
 
     def _greet(self) -> None:
@@ -299,6 +330,7 @@ class TreeRun:
 
     def _level_done(self, done: LevelDone) -> None:
         self.swapping.level_left(done.level)
+        self._decide_from(done.level)
         self.look_ahead()
         now = self._host.now()
         if self.tree.rides:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
-from peerd.api import AcceptSwap, Plugin, Priority, RefuseSwap, SwapRequest, Value
+from peerd.api import AcceptSwap, Plugin, Priority, SwapDecision, SwapRequest, Value
 from peerd.cluster.layout import Layout
 from peerd.config import LoadedConfig, load_config
 from peerd.daemon.service import Daemon
@@ -86,10 +86,10 @@ class LyingAggregation(Aggregation):
 
         self.participating.start_told = start_told  # type: ignore[method-assign]  # the script hears of it, too
 
-    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+    def swap_requested(self, request: SwapRequest) -> SwapDecision:
         """Give what the script says instead of the true value."""
         answer = super().swap_requested(request)
-        if isinstance(answer, RefuseSwap):
+        if not isinstance(answer, AcceptSwap):
             return answer
         false = self.falsify(request.tag[1:17], answer.value)
         return AcceptSwap(false, answer.callbacks, answer.deadline_s)

@@ -10,14 +10,16 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
+from peerd.ids import ID_BITS, ID_BYTES, NodeId, id_from_bytes, id_to_bytes
 from peerd.messages import PeerRef
 from protocols.aggregation.effects import (
+    AnswerHeld,
     Arm,
     Disarm,
     Effect,
     LevelDone,
     MergeOffer,
+    OfferAhead,
     OpenSwap,
     RouteInvite,
     SendAnswer,
@@ -25,16 +27,25 @@ from protocols.aggregation.effects import (
     SendProposal,
     TreeDone,
     TreeTimer,
+    WithdrawOffer,
 )
 from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.patience import TreeSettings
 from protocols.aggregation.prefix import IdLevels, Levels, PlaceLevels
-from protocols.aggregation.tree import (
-    BinomialTree,
-    TreePhase,
-    TreeSettings,
-)
+from protocols.aggregation.tree import BinomialTree, TreePhase
 
 EVENTS_MAX = 200_000
+
+
+def random_ids(count: int, seed: int) -> list[NodeId]:
+    rng = random.Random(seed)
+    return [NodeId(rng.getrandbits(ID_BITS)) for _ in range(count)]
+
+
+def pause_s(effects: list[Effect]) -> float:
+    """How long it waits for those that it has invited."""
+    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.INVITE]
+    return armed.delay_s
 
 
 class RingView:
@@ -91,6 +102,8 @@ class TreeNetwork:
         self.dead: set[NodeId] = set()
         self.in_flight: list[tuple[Any, ...]] = []
         self.timers: dict[tuple[NodeId, TreeTimer], None] = {}
+        self.held: dict[tuple[NodeId, int], tuple[Any, ...]] = {}
+        """By acceptor and level: the offer that is to be decided about when the acceptor comes to the level."""
         self.riders = {node_id for node_id in self.peers if self.rng.random() < self.riding}
         for node_id in self.peers:
             self.sides[node_id] = {}
@@ -157,6 +170,15 @@ class TreeNetwork:
                     self.in_flight.append(("merge", node_id, peer, level, value))
                 case SendProposal(peer, level):
                     self.in_flight.append(("propose", peer.id, own, level))
+                case OfferAhead(peer, level):
+                    given = self.trees[node_id].contributors
+                    has_connection = self.rng.random() >= self.swap_failure
+                    offer = ("offer", peer.id, own, level, given) if has_connection else ("lost", node_id, peer)
+                    self.in_flight.append(offer)
+                case WithdrawOffer():
+                    self._withdraw(own)
+                case AnswerHeld(level):
+                    self.in_flight.append(self.held.pop((node_id, level), ("held lost", node_id, level)))
                 case OpenSwap(peer, level):
                     self.in_flight.append(("open", peer.id, own, level))
                 case Arm(timer, delay_s):
@@ -165,6 +187,8 @@ class TreeNetwork:
                 case Disarm(timer):
                     self.timers.pop((node_id, timer), None)
                 case LevelDone():
+                    for key in [key for key in self.held if key[0] == node_id and key[1] >= effect.level]:
+                        self.in_flight.append(self.held.pop(key))
                     self.outcomes.append((node_id, effect))
                 case TreeDone(outcome):
                     if outcome == "result":
@@ -191,6 +215,18 @@ class TreeNetwork:
                 accepted, answer, effects = tree.proposal_received(source, level)
                 self._run(target, effects)
                 self.in_flight.append(("proposed", source.id, own, accepted, answer))
+            case "offer", (PeerRef() as source, int(level), frozenset() as given):
+                self._offer(target, source, level, given)
+            case "held lost", (int(level),):
+                self._run(target, tree.held_lost(level))
+            case "given", (PeerRef() as source, int(level), frozenset() as given):
+                effects = tree.proposal_answered(source, True, AnswerKind.MAYBE_LATER)
+                opened = [effect for effect in effects if isinstance(effect, OpenSwap)]
+                self._run(target, [effect for effect in effects if effect not in opened])
+                if opened and self.rng.random() < self.swap_failure:
+                    self._run(target, tree.swap_failed(source))
+                elif opened:
+                    self._take(target, source, level, given)
             case "proposed", (PeerRef() as source, bool(accepted), AnswerKind() as answer):
                 self._run(target, tree.proposal_answered(source, accepted, answer))
             case "lost", (PeerRef() as source,):
@@ -199,6 +235,35 @@ class TreeNetwork:
                 self._run(target, tree.swap_failed(source))
             case "open", (PeerRef() as source, int(level)):
                 self._swap(target, source, level)
+
+    def _offer(self, target: NodeId, source: PeerRef, level: int, given: frozenset[NodeId]) -> None:
+        """The value of a node that is at a level before its counterpart knows that: it comes with the question."""
+        tree, own = self.trees[target], self.peers[target]
+        if tree.holds(source, level):
+            self.held[target, level] = ("offer", target, source, level, given)
+            return
+        accepted, answer, effects = tree.proposal_received(source, level)
+        self._run(target, effects)
+        if not accepted:
+            self.in_flight.append(("proposed", source.id, own, False, answer))
+            return
+        self.in_flight.append(("given", source.id, own, level, tree.contributors))
+        self._run(target, tree.swap_accepted(source))
+        self._take(target, source, level, given)
+
+    def _take(self, target: NodeId, source: PeerRef, level: int, given: frozenset[NodeId]) -> None:
+        """Merge what a swap has brought."""
+        tree = self.trees[target]
+        assert not tree.contributors & given, "two partials with a common contributor were about to be merged"
+        tree.swap_done(source)
+        self.sides[target][level] = tree.contributors
+        self._run(target, tree.merged(tree.contributors | given, target in self.riders))
+
+    def _withdraw(self, own: PeerRef) -> None:
+        """Half of the withdrawals come in time."""
+        if self.rng.random() < 0.5:
+            self.in_flight = [each for each in self.in_flight if each[0] != "offer" or each[2] != own]
+            self.held = {key: each for key, each in self.held.items() if each[2] != own}
 
     def _side(self, node_id: NodeId, level: int) -> bytes:
         """Whose data a node held when it came to a level."""
@@ -221,7 +286,7 @@ class TreeNetwork:
     def _bounce(self, kind: object, target: NodeId, *rest: object) -> None:
         """Tell the sender that its message went to a dead node."""
         gone = self.peers[target]
-        if kind == "propose" and isinstance(rest[0], PeerRef):
+        if kind in ("propose", "offer") and isinstance(rest[0], PeerRef):
             self.in_flight.append(("lost", rest[0].id, gone))
         if kind == "open" and isinstance(rest[0], PeerRef):
             self.in_flight.append(("failed", rest[0].id, gone))

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from peerd.api import LeafSet
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import PeerRef
+from peerd.messages import PeerRef, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.collector import NAMING_TIMER, Basis, Collector
 from protocols.aggregation.messages import (
@@ -190,6 +190,19 @@ def test_who_enrols_again_and_again_does_not_say_each_time_whom_to_wait_for() ->
     for number in range(100):
         collector.enrol(peer(3), "", successor=NodeId(1000 + number))
     assert collector.awaited == {1000}
+
+
+@pytest.mark.parametrize(("count", "host_name", "are_named"), [(1780, "10.1.2.3", True), (300, "n" * 253, False)])
+def test_nobody_is_named_whose_addresses_do_not_fit_into_a_message(count: int, host_name: str, are_named: bool) -> None:
+    requester, _, host = asking()
+    large(requester)
+    for number in range(3, count):
+        node = PeerRef(NodeId(number), host_name, 7000)
+        requester.collector.enrol(node, "", successor=NodeId(number + 1 if number < count - 1 else number))
+    requester.naming_due()
+    assert bool(named_by(host)) is are_named
+    for message in [each.arguments["message"] for each in host.asked if each.what == "broadcast"]:
+        encode_body(message)  # raises for one that is too large
 
 
 def test_the_requester_names_those_that_take_part_once_all_have_enrolled() -> None:

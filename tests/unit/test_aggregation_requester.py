@@ -37,13 +37,13 @@ from protocols.aggregation.messages import (
     StopRound,
 )
 from protocols.aggregation.partial import Extraction, ExtractionReport
+from protocols.aggregation.patience import OPENING_RTTS, PATIENCE
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.prefix import IdLevels
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.registry import function_named
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
 from protocols.aggregation.statements import enrolled_statement
-from protocols.aggregation.tree import OPENING_RTTS, PATIENCE
 from tests.support.aggregation import signed, started
 
 OWN = 1

@@ -11,8 +11,7 @@ from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.exchange import swap_tag
 from protocols.aggregation.messages import AnswerKind, ProposeAnswer
-from protocols.aggregation.swapping import SILENCE_S, SLOW, Swapping
-from protocols.aggregation.tree import PREPARED_RTT_S
+from protocols.aggregation.swapping import PREPARED_RTT_S, SILENCE_S, SLOW, Swapping
 
 ROUND = bytes(16)
 PATIENCE_S = 4.0

@@ -14,9 +14,9 @@ from peerd.ids import ID_BITS, NodeId
 from peerd.messages import PeerRef
 from protocols.aggregation.effects import (
     Arm,
-    Effect,
     LevelDone,
     MergeOffer,
+    OfferAhead,
     SendAnswer,
     SendInvite,
     SendProposal,
@@ -24,6 +24,7 @@ from protocols.aggregation.effects import (
     TreeTimer,
 )
 from protocols.aggregation.messages import AnswerKind
+from protocols.aggregation.patience import TreeSettings
 from protocols.aggregation.prefix import IdLevels, PlaceLevels, lies_within
 from protocols.aggregation.tree import (
     FIRST_INVITED,
@@ -31,21 +32,12 @@ from protocols.aggregation.tree import (
     HURRY_RTTS,
     HURRY_S,
     LEVEL_RTTS,
-    PAIRING_RTTS,
-    PREPARED_RTT_S,
     BinomialTree,
     TreePhase,
-    TreeSettings,
 )
-from tests.support.tree_network import RingView, TreeNetwork
+from tests.support.tree_network import RingView, TreeNetwork, pause_s, random_ids
 
 SIZES = st.integers(1, 24)
-NEAR_S = PREPARED_RTT_S / 2
-
-
-def random_ids(count: int, seed: int) -> list[NodeId]:
-    rng = random.Random(seed)
-    return [NodeId(rng.getrandbits(ID_BITS)) for _ in range(count)]
 
 
 def run_with_deaths(network: TreeNetwork, deaths: int, after: int) -> None:
@@ -167,45 +159,35 @@ def test_a_counterpart_is_at_the_level_and_has_this_node_for_its_own() -> None:
                 assert None not in [pairs[level] for level in range(4)]
 
 
-def test_one_of_two_counterparts_proposes_at_once_and_nobody_is_invited_before_they_had_their_time() -> None:
-    ids = sorted(random_ids(4, 1))
-    network = TreeNetwork(ids, 1, has_places=True, rtt_s=NEAR_S)
-    first, second = (network.trees[node] for node in ids[:2])
-    effects = first.begin()
-    assert SendProposal(network.peers[ids[1]], 1) in effects
-    assert not any(isinstance(each, SendInvite) for each in effects)
-    waiting = second.begin()
-    assert not any(isinstance(each, SendInvite | SendProposal) for each in waiting)
+def test_one_of_two_counterparts_offers_its_value_and_nobody_else_is_invited_before_they_had_their_time() -> None:
+    ids = sorted(random_ids(3, 1))
+    network = TreeNetwork(ids, 1, has_places=True, rtt_s=0.001)
+    network.views[ids[2]].levels = PlaceLevels(ids[2], ids, ids[2])
+    one, other, third = (network.peers[node] for node in ids)
+    giver, taker = network.trees[ids[0]], BinomialTree(ids[2], network.views[ids[2]], TreeSettings())
+    effects = giver.begin()
+    assert OfferAhead(other, 1) in effects and not any(isinstance(each, SendInvite) for each in effects)
+    waiting = taker.begin()
+    assert [each for each in waiting if isinstance(each, SendInvite | OfferAhead)] == [SendInvite(one, 0)]
     assert pause_s(waiting) == pytest.approx(HURRY_S)
-    assert [each.peer for each in second.timer_fired(TreeTimer.INVITE) if isinstance(each, SendInvite)] == [
-        network.peers[ids[0]]
-    ]
-
-
-def test_a_counterpart_that_is_far_away_is_invited_and_then_proposed_to_on_the_connection_that_it_has() -> None:
-    ids = sorted(random_ids(4, 1))
-    network = TreeNetwork(ids, 1, has_places=True, rtt_s=0.05)
-    first, second = (network.trees[node] for node in ids[:2])
-    one, other = (network.peers[node] for node in ids[:2])
-    assert first.begins_soon() == [(0, network.peers[ids[2]]), (1, other)]
-    effects = first.begin()
-    assert not any(isinstance(each, SendInvite | SendProposal) for each in effects)
-    assert pause_s(effects) == pytest.approx(max(HURRY_S, PAIRING_RTTS * 0.05))
-    assert [each for each in second.begin() if isinstance(each, SendInvite)] == [SendInvite(one, 1, False)]
-    assert SendProposal(other, 1) in first.invite_received(other, 1)
-    assert second.proposal_received(one, 1)[0]
+    invited = [each.peer for each in taker.timer_fired(TreeTimer.INVITE) if isinstance(each, SendInvite)]
+    assert sorted(peer.id for peer in invited) == ids[:2] and third.id not in invited
 
 
 def test_a_proposal_that_crosses_the_refusal_of_ours_is_answered_by_another_one() -> None:
-    """The counterpart was reading its data when ours came. (Both waited for their timers: count=6, seed=37.)"""
-    ids = sorted(random_ids(2, 1))
-    network = TreeNetwork(ids, 1, has_places=True, rtt_s=NEAR_S)
+    """The other one swapped with a third one when ours came. (Both waited for their timers: count=6, seed=37.)"""
+    ids = [NodeId(1), NodeId(1 << 127)]
+    network = TreeNetwork(ids, 1)
     small, large = (network.trees[node] for node in ids)
     one, other = (network.peers[node] for node in ids)
-    assert SendProposal(other, 0) in small.begin()
+    third = PeerRef(NodeId(2), "127.0.0.1", 1)
+    small.begin()
+    large.begin()
+    assert large.proposal_received(third, 0)[0]
+    assert SendProposal(other, 0) in small.invite_received(other, 0)
     accepted, refusal, _ = large.proposal_received(one, 0)
     assert not accepted and refusal is AnswerKind.MAYBE_LATER
-    assert SendProposal(one, 0) in large.begin()
+    assert SendProposal(one, 0) in large.timer_fired(TreeTimer.RESERVE)
     assert small.proposal_received(other, 0)[0] is False
     assert SendProposal(other, 0) in small.proposal_answered(other, False, refusal)
     assert large.proposal_answered(one, False, AnswerKind.MAYBE_LATER)
@@ -363,12 +345,6 @@ def riding(*peers: PeerRef, rtt_s: float = 0.0) -> BinomialTree:
     tree = BinomialTree(LEFT, Lonely(*peers, rtt_s=rtt_s), TreeSettings())
     tree.begin(rides=True)
     return tree
-
-
-def pause_s(effects: list[Effect]) -> float:
-    """How long it waits for those that it has invited."""
-    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.INVITE]
-    return armed.delay_s
 
 
 def test_whoever_is_invited_with_a_value_merges_it_and_answers_with_its_own() -> None:
