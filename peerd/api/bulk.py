@@ -84,8 +84,10 @@ class RefuseSwap(Frozen):
 class HoldSwap(Frozen):
     """The answer that puts the decision off: the peer's value may come meanwhile, as far as it fits the first window.
 
-    The offer is refused as ``late`` when it is not decided within ``[swap] offer_timeout``.
+    The offer is refused as ``late`` when it is not decided within ``deadline_s`` (default: ``[swap] deadline``).
     """
+
+    deadline_s: float | None = None
 
 
 SwapDecision = AcceptSwap | RefuseSwap | HoldSwap
@@ -101,5 +103,8 @@ class SwapHandle(Protocol):
 class PreparedSwap(SwapHandle, Protocol):
     """A swap whose connection is being opened, or open, while it is not decided yet."""
 
-    def offer(self, value: Value) -> None:
-        """Begin, as soon as the connection is open. Harmless when it has ended."""
+    def offer(self, value: Value, *, may_wait: bool = False) -> None:
+        """Begin, as soon as the connection is open. Harmless when it has ended.
+
+        ``may_wait``: the peer may put its answer off, so that only after it ``silence_s`` counts.
+        """

@@ -124,7 +124,7 @@ class SwapSession:
         self._reader = BulkReader(self)
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
-        self._is_verified = False
+        self._may_wait = self._is_verified = False
         self._is_confirmed = False
         self._is_resume_due = False
         self._progress_at_bytes = owner.config.progress_bytes
@@ -158,13 +158,13 @@ class SwapSession:
 
     # From the plugin and the layer
 
-    def offer(self, value: Value) -> None:
+    def offer(self, value: Value, *, may_wait: bool = False) -> None:
         """See `peerd.api.PreparedSwap.offer`."""
         if self.is_over:
             return
         if self._intent is None or self._value is not None:
             raise Bug("one offer, and only of who has prepared it")
-        self._value = value
+        self._value, self._may_wait = value, may_wait
         self._last_byte_at = self._driver.now()
         reason = self._owner.unsendable(value)
         if reason is not None:
@@ -321,7 +321,9 @@ class SwapSession:
             self._accept(answer)
         elif self.state is not SwapState.HELD:
             self.state = SwapState.HELD
-            self._arm("offer", self._owner.config.offer_timeout, lambda: self._refuse("late"))
+            self._timers.pop("stall").cancel()
+            deadline_s = self._owner.config.deadline if answer.deadline_s is None else answer.deadline_s
+            self._arm("offer", deadline_s, lambda: self._refuse("late"))
 
     def _ask_again(self, offer: SwapOffer) -> bool:
         """See `peerd.api.SwapRequest.ask_again`."""
@@ -519,7 +521,8 @@ class SwapSession:
     def _stall_timeout_s(self) -> float:
         timeout_s = self._owner.config.stall_timeout
         # Only while the peer's value is due. Behind it we wait for our own bytes, which may be long on their way.
-        if self._silence_s is not None and self.state in (SwapState.OFFERED, SwapState.EXCHANGING):
+        is_due = self.state is SwapState.EXCHANGING or (self.state is SwapState.OFFERED and not self._may_wait)
+        if self._silence_s is not None and is_due:
             timeout_s = min(timeout_s, self._silence_s)
         return timeout_s if self._deadline_s is None else min(timeout_s, self._deadline_s * STALL_DEADLINE_SHARE)
 

@@ -414,7 +414,7 @@ class FakeSwap:
     note: Callable[..., None] = lambda what, **arguments: None
     """Of a swap that was prepared what follows is in the transcript."""
 
-    def offer(self, value: Value) -> None:
+    def offer(self, value: Value, *, may_wait: bool = False) -> None:
         """Begin the swap that was prepared."""
         self.note("offer", value=value)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from peerd.api import (
     AcceptSwap,
-    HoldSwap,
     Host,
     RefuseSwap,
     SwapCallbacks,
@@ -127,7 +126,6 @@ class Participant:
         """Whether a large value waits for the names; ``None`` before there is one."""
         self._ahead: Ahead | None = None
         self._early: list[tuple[Invite | PieceTold, PeerRef]] = []
-        self._early_swaps: list[SwapRequest] = []
         """What has overtaken the names."""
         from protocols.aggregation.splitting import Splitting  # with the first round
 
@@ -294,7 +292,6 @@ class Participant:
             self.noted()
         if self.tree.phase is TreePhase.IDLE and not (self.splitting is not None and self.splitting.is_under_way):
             self._begin()
-        self._ask_early_swaps()
         early, self._early = self._early, []
         for message, source in early:
             match message:
@@ -439,11 +436,6 @@ class Participant:
         if len(self._early) < EARLY_NAMED_MAX:
             self._early.append((message, source))
 
-    def _ask_early_swaps(self) -> None:
-        early, self._early_swaps = self._early_swaps, []
-        for request in early:
-            request.ask_again()
-
     def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
         """Take the answer of an invited node."""
         self.shown.keep(source, answer.shown)
@@ -460,9 +452,6 @@ class Participant:
         """The partner opens the swap that we agreed to; without a level, of nodes that were named."""
         is_named = level is None
         if is_named != self.run.is_named:
-            if is_named and self._may_be_named and len(self._early_swaps) < EARLY_NAMED_MAX:
-                self._early_swaps.append(request)
-                return HoldSwap()
             return RefuseSwap(_verdict_on(is_named).name.lower())
         return self.run.swap_requested(request, level)
 
@@ -513,7 +502,6 @@ class Participant:
         for timer in (ENROL_TIMER, OFFER_TIMER, NAMES_TIMER):
             self.host.cancel_timer(timer, self.round_id)
         self._close_ahead()
-        self._ask_early_swaps()
         self.run.stop()
         if self.splitting is not None:
             self.splitting.leave()
@@ -528,7 +516,7 @@ class Participant:
         self.run.validate()
         if self.splitting is not None:
             self.splitting.pieces.validate()
-        assert len(self._early) <= EARLY_NAMED_MAX and len(self._early_swaps) <= EARLY_NAMED_MAX
+        assert len(self._early) <= EARLY_NAMED_MAX
 
 
 def _verdict_on(is_named: bool) -> AnswerKind:

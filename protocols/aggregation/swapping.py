@@ -21,6 +21,8 @@ SILENCE_S: Final = 3.0
 for 15 s when its machine is gone, which is longer than a round takes."""
 
 
+QUICK_S: Final = 1.0
+"""An exchange that takes no longer than this meets no slow link: a node may begin more at a time, or one earlier."""
 SLOW: Final = 1.5
 """A swap that takes so many times as long as the longest one before is a slow one."""
 
@@ -123,6 +125,7 @@ class Swapping:
         """By level, of those to come: the swap with the first node that has invited us to it."""
         self._agreed: _Exchange | None = None
         """The last swap that was agreed to."""
+        self._has_swapped = False
         self._longest_s = 0.0
         """What the longest swap has taken until the partner's value was here."""
 
@@ -176,7 +179,7 @@ class Swapping:
         if expected is None or expected.peer.id != peer.id or expected.prepared is None:
             return False
         self._proposed = self._expected.pop(level)
-        self._offer(self._proposed, value)
+        self._offer(self._proposed, value, may_wait=True)
         return True
 
     def withdraw(self) -> None:
@@ -187,11 +190,11 @@ class Swapping:
             if proposed.swap is not None:
                 proposed.swap.cancel()
 
-    def _offer(self, exchange: _Exchange, value: Value) -> None:
+    def _offer(self, exchange: _Exchange, value: Value, *, may_wait: bool = False) -> None:
         prepared, exchange.prepared = exchange.prepared, None
         assert prepared is not None
         exchange.swap = prepared
-        prepared.offer(value)
+        prepared.offer(value, may_wait=may_wait)
 
     def begin(self, peer: PeerRef, level: int, value: Value) -> None:
         """The partner has agreed: give our value for its, if that is not on its way."""
@@ -238,6 +241,21 @@ class Swapping:
         for level in list(self._expected):
             self.level_left(level)
 
+    @property
+    def are_quick(self) -> bool:
+        """Whether this node has swapped, and met no slow link. Else what is sent ahead of its level would take what the
+        swaps of the level in work need, and half of it in vain: with PlanetLab's links a round of 100 nodes and 1 MiB
+        took 46 s in place of 40."""
+        return self._has_swapped and max(self._longest_s, self._elapsed_s) <= QUICK_S
+
+    @property
+    def _elapsed_s(self) -> float:
+        """How long the last swap has been under way; 0 when the partner's value is here."""
+        agreed = self._agreed
+        if agreed is None or agreed.is_here or agreed.agreed_at is None:
+            return 0.0
+        return self._host.now() - agreed.agreed_at
+
     def due_s(self) -> float:
         """How much longer the last swap may take until it has taken much longer than the longest one before, or, if it
         is the first, twice as long as by now; and its merge, when the value is here."""
@@ -271,8 +289,10 @@ class Swapping:
         if exchange.agreed_at is None:
             return
         exchange.is_here, exchange.swap = True, None
-        if not exchange.was_held:
-            self._longest_s = max(self._longest_s, self._host.now() - exchange.agreed_at)
+        self._has_swapped = True
+        took_s = self._host.now() - exchange.agreed_at
+        if not exchange.was_held or took_s > QUICK_S:
+            self._longest_s = max(self._longest_s, took_s)
         self._swapper.swap_received(exchange.peer, exchange.level, value)
 
     def _failed(self, exchange: _Exchange, reason: str) -> None:

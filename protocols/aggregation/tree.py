@@ -262,7 +262,7 @@ class BinomialTree:
     def holds(self, peer: PeerRef, level: int) -> bool:
         """Whether to keep this node's offer: it is the counterpart at a level to come, and is there first."""
         counterpart = self._counterpart(level)
-        is_to_come = self.phase is TreePhase.IDLE or (self.level is not None and level < self.level)
+        is_to_come = self.level is not None and level < self.level
         if counterpart is None or counterpart.id != peer.id or not is_to_come:
             return False
         self._held.add(level)

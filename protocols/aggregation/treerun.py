@@ -178,9 +178,9 @@ class TreeRun:
         was_held = self._undecided.pop(level, None) is not None
         if not self.tree.accepts_swap(request.peer, level):  # then the offer is the proposal
             self._note_swap(request.peer, level)
-            if not self.is_over and self.tree.holds(request.peer, level):
+            if not self.is_over and self.swapping.are_quick and self.tree.holds(request.peer, level):
                 self._undecided[level] = request
-                return HoldSwap()
+                return HoldSwap(self.swapping.deadline_s())
             answer = self.proposal_received(level, request.peer)
             if not answer.accepted:
                 return RefuseSwap(AnswerKind(answer.kind).name.lower())
@@ -231,7 +231,7 @@ class TreeRun:
             case SendProposal(peer, level):
                 self.swapping.propose(peer, level, self._held.value)
             case OfferAhead(peer, level):
-                if not self.swapping.offer_ahead(peer, level, self._held.value):
+                if not (self.swapping.are_quick and self.swapping.offer_ahead(peer, level, self._held.value)):
                     self.apply(self.tree.proposal_lost(peer))
             case WithdrawOffer():
                 self.swapping.withdraw()

@@ -12,6 +12,7 @@ from protocols.aggregation.effects import (
     AnswerHeld,
     Arm,
     Disarm,
+    Effect,
     LevelDone,
     OfferAhead,
     OpenSwap,
@@ -43,21 +44,43 @@ def test_a_counterpart_that_is_far_away_is_given_the_value_before_it_is_known_to
     effects = first.begin()
     assert [each for each in effects if not isinstance(each, Arm)] == [OfferAhead(other, 1)]
     assert pause_s(effects) == pytest.approx(max(HURRY_S, PAIRING_RTTS * 0.05))
-    assert second.holds(one, 1)
-    assert second.begin()[-1] == AnswerHeld(1)
+    second.begin()
     assert second.proposal_received(one, 1)[0]
     assert second.swap_accepted(one) == [Disarm(TreeTimer.RESERVE)]
     accepted = first.proposal_answered(other, True, AnswerKind.MAYBE_LATER)
     assert accepted[-1] == OpenSwap(other, 1) and WithdrawOffer() not in accepted
 
 
+def swapping_before() -> tuple[BinomialTree, PeerRef, list[NodeId]]:
+    """A node at level 1 of four nodes, and its counterpart at level 0, which gives first."""
+    ids = sorted(random_ids(4, 1))
+    network = TreeNetwork(ids, 1, has_places=True, rtt_s=0.05)
+    tree = network.trees[ids[2]]
+    assert OfferAhead(network.peers[ids[3]], 1) in tree.begin()
+    tree.proposal_answered(network.peers[ids[3]], True, AnswerKind.MAYBE_LATER)
+    return tree, network.peers[ids[0]], ids
+
+
+def come_to_level_0(tree: BinomialTree, ids: list[NodeId]) -> list[Effect]:
+    tree.swap_done(PeerRef(ids[3], "127.0.0.1", 1))
+    return tree.merged(frozenset(ids[2:]))
+
+
+def test_an_offer_for_a_level_to_come_is_held_until_then() -> None:
+    tree, early, ids = swapping_before()
+    assert tree.holds(early, 0)
+    assert come_to_level_0(tree, ids)[-1] == AnswerHeld(0)
+    assert tree.proposal_received(early, 0)[0]
+
+
 def test_an_offer_is_held_only_of_the_counterpart_and_for_a_level_to_come() -> None:
-    first, second, one, other = two_far_away()
-    stranger = PeerRef(NodeId(7), "127.0.0.1", 1)
-    assert not second.holds(stranger, 1) and not second.holds(one, 0)
-    second.begin()
-    assert not second.holds(one, 1)
-    assert not first.is_over and first.holds(other, 1)  # it would be the other one's to offer, but it does no harm
+    tree, early, ids = swapping_before()
+    other = PeerRef(ids[1], "127.0.0.1", 1)
+    assert not tree.holds(other, 0) and not tree.holds(early, 1)
+    come_to_level_0(tree, ids)
+    assert not tree.holds(early, 0)
+    first, _, _, counterpart = two_far_away()
+    assert not first.holds(counterpart, 1), "before its own data is there"
 
 
 def test_who_comes_first_and_is_to_be_offered_the_value_lets_the_other_one_know() -> None:
@@ -110,10 +133,10 @@ def test_an_offer_is_withdrawn_when_the_level_is_over() -> None:
 
 
 def test_an_offer_that_stands_no_more_when_its_level_comes_is_as_none() -> None:
-    _, second, one, _ = two_far_away()
-    assert second.holds(one, 1)
-    assert second.begin()[-1] == AnswerHeld(1)
-    assert SendInvite(one, 1, False) in second.held_lost(1)
+    tree, early, ids = swapping_before()
+    assert tree.holds(early, 0)
+    assert come_to_level_0(tree, ids)[-1] == AnswerHeld(0)
+    assert SendInvite(early, 0, False) in tree.held_lost(0)
 
 
 @pytest.mark.parametrize("count", [2, 5, 16, 33, 100])

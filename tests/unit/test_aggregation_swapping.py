@@ -11,7 +11,7 @@ from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.exchange import swap_tag
 from protocols.aggregation.messages import AnswerKind, ProposeAnswer
-from protocols.aggregation.swapping import PREPARED_RTT_S, SILENCE_S, SLOW, Swapping
+from protocols.aggregation.swapping import PREPARED_RTT_S, QUICK_S, SILENCE_S, SLOW, Swapping
 
 ROUND = bytes(16)
 PATIENCE_S = 4.0
@@ -234,3 +234,42 @@ def test_a_last_swap_is_due_when_it_takes_much_longer_than_those_before() -> Non
     assert rig.swapping.due_s() < 0
     swap(6, 2, 1.0)
     assert rig.swapping.due_s() == 1.0, "the value is here, and merged soon"
+
+
+def test_values_are_given_ahead_of_their_level_only_by_who_has_swapped_and_met_no_slow_link() -> None:
+    rig = Rig()
+    assert not rig.swapping.are_quick
+    rig.propose(2)
+    rig.answer(True)
+    rig.host.time_s += QUICK_S / 2
+    rig.callbacks(0).received(b"theirs")
+    assert rig.swapping.are_quick
+    rig.propose(4)
+    rig.answer(True)
+    rig.host.time_s += QUICK_S
+    assert rig.swapping.are_quick
+    rig.host.time_s += 0.1
+    assert not rig.swapping.are_quick, "the swap under way is slow"
+    rig.callbacks(1).received(b"theirs")
+    assert not rig.swapping.are_quick, "it was slow"
+
+
+def test_an_offer_ahead_needs_a_connection_and_can_be_taken_back() -> None:
+    rig = Rig()
+    assert not rig.swapping.offer_ahead(peer(2), 3, b"value") and rig.asked == []
+    rig.swapping.expect(peer(2), 3)
+    assert not rig.swapping.offer_ahead(peer(4), 3, b"value")
+    assert rig.swapping.offer_ahead(peer(2), 3, b"value")
+    rig.swapping.withdraw()
+    assert rig.asked == ["prepare_swap 2", "offer 2", "cancel 2"]
+    rig.fail(0, "cancelled")
+    assert rig.told == []
+
+
+def test_a_connection_that_was_closed_unused_is_opened_again_for_the_same_counterpart() -> None:
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.fail(0, "unused")
+    rig.swapping.expect(peer(4), 3)
+    rig.swapping.expect(peer(2), 3)
+    assert rig.asked == ["prepare_swap 2", "prepare_swap 2"]

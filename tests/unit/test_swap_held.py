@@ -13,7 +13,7 @@ from peerd.swap.config import SwapConfig
 from peerd.swap.session import FIRST_WINDOW_BYTES, SwapState
 from tests.support.stream_pair import LATENCY_S, Couple, Faults, MemoryNetwork
 
-CONFIG = SwapConfig(chunk_bytes=64, offer_timeout=4, stall_timeout=6, deadline=20, close_timeout=2)
+CONFIG = SwapConfig(chunk_bytes=64, stall_timeout=30, deadline=40, close_timeout=2)
 OFFER, ANSWER = bytes(range(200)), bytes(range(255, 100, -1))
 
 
@@ -93,12 +93,26 @@ def test_it_may_be_refused_later() -> None:
 
 
 def test_an_offer_that_nobody_decides_about_is_refused() -> None:
-    couple = held()
+    couple = held(config=SwapConfig(chunk_bytes=64, stall_timeout=5, deadline=12))
+    couple.network.run(4.9)
+    assert couple.second.layer.sessions[0].state is SwapState.HELD
     couple.network.run()
     couple.assert_idle()
-    assert couple.here.outcome == "refused:late"
-    assert couple.second.events[0].outcome == "refused:late"
+    assert couple.here.outcome == "stalled"  # at who offers; the plugin that holds has the whole deadline
+    assert couple.second.events[0].outcome == "peer_cancelled:stalled"
     assert not couple.held[0].ask_again()
+
+
+@pytest.mark.parametrize(("may_wait", "outcome"), [(False, "stalled"), (True, "refused:late")])
+def test_a_peer_that_may_put_its_answer_off_may_be_silent_until_it_answers(may_wait: bool, outcome: str) -> None:
+    config = SwapConfig(chunk_bytes=64, stall_timeout=30, deadline=8)
+    couple = Couple(OFFER, ANSWER, config)
+    couple.holds = True
+    prepared = couple.first.layer.prepare("echo", couple.second.peer, b"tag", couple.here.callbacks, 40.0, 2.0)
+    prepared.offer(OFFER, may_wait=may_wait)
+    couple.network.run()
+    couple.assert_idle()
+    assert couple.here.outcome == outcome
 
 
 def test_who_offers_may_take_it_back_before_it_is_decided() -> None:
@@ -138,7 +152,7 @@ def test_a_fetch_may_be_held() -> None:
 
 def test_held_offers_take_the_places_of_swaps() -> None:
     """So no peer can have more of them than of swaps under way."""
-    couple = Couple(OFFER, ANSWER, SwapConfig(chunk_bytes=64, inbound_peer_sessions_max=2, offer_timeout=4))
+    couple = Couple(OFFER, ANSWER, SwapConfig(chunk_bytes=64, inbound_peer_sessions_max=2))
     couple.holds = True
     for _ in range(3):
         couple.swap()
