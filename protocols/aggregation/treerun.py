@@ -178,7 +178,7 @@ class TreeRun:
         was_held = self._undecided.pop(level, None) is not None
         if not self.tree.accepts_swap(request.peer, level):  # then the offer is the proposal
             self._note_swap(request.peer, level)
-            if not self.is_over and self.swapping.are_quick and self.tree.holds(request.peer, level):
+            if not self.is_over and not self.swapping.are_slow and self.tree.holds(request.peer, level):
                 self._undecided[level] = request
                 return HoldSwap(self.swapping.deadline_s())
             answer = self.proposal_received(level, request.peer)

@@ -47,7 +47,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[NameNodes]:
 
 @pytest.mark.parametrize("count", [20, 32, 64])
 def test_large_values_of_a_larger_ring_take_one_to_two_latencies_a_level(count: int) -> None:
-    """Values are given to counterparts before these are known to be there (without, it would be two to three latencies).
+    """Values are given to counterparts before these are known to be there: without, it would be two to three latencies.
     Before the first level all enrol, are named, and hear of it, and connections are opened."""
     sink = ListSink()
     simulation = far_ring(count, 1, sink)
