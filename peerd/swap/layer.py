@@ -11,8 +11,8 @@ from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError
 from peerd.messages import PeerRef
 from peerd.swap.config import SwapConfig
-from peerd.swap.ports import SwapDriver, SwapNode
-from peerd.swap.session import Intent, SwapSession, SwapState
+from peerd.swap.ports import Intent, SwapDriver, SwapNode
+from peerd.swap.session import SwapSession, SwapState
 from peerd.swap.transfer import payload_of
 from peerd.telemetry.schema import SwapFinished
 

@@ -1,12 +1,13 @@
-"""The interfaces through which the swap layer uses the node around it."""
+"""The interfaces through which the swap layer uses the node around it, and what it has one swap do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from peerd.api import SwapDecision, SwapRequest
+from peerd.api import SwapCallbacks, SwapDecision, SwapRequest, Value
 from peerd.driver import Clock, Storage, Transport
+from peerd.frozen import Frozen
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event
 
@@ -25,9 +26,22 @@ class SwapNode(Protocol):
     def peer(self) -> PeerRef: ...
 
     def swap_requested(self, plugin: str, request: SwapRequest) -> SwapDecision:
-        """Ask the plugin that the swap is for; it decides before this returns."""
+        """Ask the plugin that the swap is for."""
 
     def run_from(self, peer: PeerRef, plugin: str, callback: Callable[..., Any], *arguments: Any) -> None:
         """Call a plugin's callback with what this peer sent. A plugin that blames the peer costs it its link."""
 
     def emit(self, event: Event) -> int: ...
+
+
+class Intent(Frozen):
+    """The request of an initiator."""
+
+    plugin: str
+    tag: bytes
+    callbacks: SwapCallbacks
+    deadline_s: float
+    value: Value | None = None
+    """``None``: the connection is only prepared, until `SwapSession.offer`."""
+    is_fetch: bool = False
+    silence_s: float | None = None

@@ -7,10 +7,9 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
-from peerd.api import AcceptSwap, RefuseSwap, SwapCallbacks, SwapDecision, SwapProgress, SwapRequest, Value
+from peerd.api import AcceptSwap, RefuseSwap, SwapDecision, SwapProgress, SwapRequest, Value
 from peerd.driver import Stream, TimerHandle
 from peerd.errors import Bug, ProtocolError, Unavailable
-from peerd.frozen import Frozen
 from peerd.ids import format_id
 from peerd.limits import MIB
 from peerd.messages import Message, PeerRef, decode_body, message_type
@@ -24,7 +23,7 @@ from peerd.swap.messages import (
     SwapVerified,
     reason_label,
 )
-from peerd.swap.ports import SwapDriver
+from peerd.swap.ports import Intent, SwapDriver
 from peerd.swap.reader import BulkReader
 from peerd.swap.transfer import Incoming, Outgoing
 from peerd.telemetry.schema import SwapFinished
@@ -58,19 +57,6 @@ class SwapState(Enum):
     """The peer's value is verified, and the peer was told; its verdict on ours has not come."""
     DONE = "done"
     FAILED = "failed"
-
-
-class Intent(Frozen):
-    """The request of an initiator."""
-
-    plugin: str
-    tag: bytes
-    callbacks: SwapCallbacks
-    deadline_s: float
-    value: Value | None = None
-    """``None``: the connection is only prepared, until `SwapSession.offer`."""
-    is_fetch: bool = False
-    silence_s: float | None = None
 
 
 class SessionOwner(Protocol):

@@ -1,4 +1,4 @@
-"""What a tree asks to be done (`tree.BinomialTree`): the messages, swaps and timers of a round."""
+"""The phases of a tree (`tree.BinomialTree`), and what it asks to be done: messages, swaps and timers of a round."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from typing import Final
 from peerd.frozen import Frozen
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
+
+
+class TreePhase(Enum):
+    """The phases of a tree."""
+
+    IDLE = "extracting"
+    WAITING = "waiting"
+    PROPOSING = "proposing"
+    RESERVED = "reserved"
+    SWAPPING = "swapping"
+    MERGING = "merging"
+    FINISHED = "finished"
+    PRUNED = "pruned"
 
 
 class TreeTimer(Enum):

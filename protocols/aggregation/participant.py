@@ -21,7 +21,7 @@ from peerd.api import (
 from peerd.ids import format_id, id_to_bytes
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
-from protocols.aggregation.effects import TreeTimer
+from protocols.aggregation.effects import TreePhase, TreeTimer
 from protocols.aggregation.enrolments import Participations, enrolment
 from protocols.aggregation.events import RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
@@ -51,11 +51,11 @@ from protocols.aggregation.partial import PARTIAL_BYTES_MAX
 from protocols.aggregation.prefix import HostNeighbourhood, neighbourhood_of
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import enrolled_statement
-from protocols.aggregation.tree import BinomialTree, TreePhase
 
 if TYPE_CHECKING:
     from protocols.aggregation.patience import LevelPatience
     from protocols.aggregation.swapping import Ahead
+    from protocols.aggregation.tree import BinomialTree
     from protocols.aggregation.treerun import TreeRun
 
 TELL_TIMEOUT_S: Final = 5.0

@@ -18,7 +18,6 @@ before, with one node at a time, and whoever finds no partner prunes its tree, a
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from peerd.errors import Bug
@@ -38,6 +37,7 @@ from protocols.aggregation.effects import (
     SendInvite,
     SendProposal,
     TreeDone,
+    TreePhase,
     TreeTimer,
     WithdrawOffer,
 )
@@ -68,19 +68,6 @@ SPARE_PAUSES: Final = 4
 counterpart has failed needs it: to invite those who are about to swap would part them from theirs."""
 LEVEL_RTTS: Final = 4.0
 """A level lasts at least until an invited node has been asked again and has answered."""
-
-
-class TreePhase(Enum):
-    """The phases of a tree."""
-
-    IDLE = "extracting"
-    WAITING = "waiting"
-    PROPOSING = "proposing"
-    RESERVED = "reserved"
-    SWAPPING = "swapping"
-    MERGING = "merging"
-    FINISHED = "finished"
-    PRUNED = "pruned"
 
 
 class BinomialTree:

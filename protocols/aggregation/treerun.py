@@ -24,6 +24,7 @@ from protocols.aggregation.effects import (
     SendInvite,
     SendProposal,
     TreeDone,
+    TreePhase,
     TreeTimer,
     WithdrawOffer,
 )
@@ -42,7 +43,7 @@ from protocols.aggregation.messages import (
 )
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.swapping import Ahead, Swapping
-from protocols.aggregation.tree import BinomialTree, TreePhase
+from protocols.aggregation.tree import BinomialTree
 
 if TYPE_CHECKING:
     from protocols.aggregation.patience import LevelPatience

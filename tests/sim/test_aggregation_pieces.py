@@ -16,13 +16,13 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.sim.simulation import Simulation
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.effects import TreePhase
 from protocols.aggregation.exchange import decode_value
 from protocols.aggregation.messages import PieceStage, PieceTold, StartRound
 from protocols.aggregation.partial import Partial
 from protocols.aggregation.pieces import PieceEffect, Pieces
 from protocols.aggregation.requesting import Requesting
 from protocols.aggregation.splitting import Splitting
-from protocols.aggregation.tree import TreePhase
 from tests.support.aggregation import Round, aggregation_of
 from tests.support.aggregation_groups import COUNTS, L_S, check_groups, ring_of_groups
 from tests.support.long_cases import cases

@@ -26,13 +26,14 @@ from protocols.aggregation.effects import (
     SendInvite,
     SendProposal,
     TreeDone,
+    TreePhase,
     TreeTimer,
     WithdrawOffer,
 )
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.patience import TreeSettings
 from protocols.aggregation.prefix import IdLevels, Levels, PlaceLevels
-from protocols.aggregation.tree import BinomialTree, TreePhase
+from protocols.aggregation.tree import BinomialTree
 
 EVENTS_MAX = 200_000
 

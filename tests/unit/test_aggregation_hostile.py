@@ -19,7 +19,7 @@ from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.collector import DIRECT_CENSUS_MAX
 from protocols.aggregation.config import ROUND_S_MAX
-from protocols.aggregation.effects import TreeDone
+from protocols.aggregation.effects import TreeDone, TreePhase
 from protocols.aggregation.events import RoundStarted
 from protocols.aggregation.exchange import extract_own, swap_tag
 from protocols.aggregation.messages import (
@@ -47,7 +47,6 @@ from protocols.aggregation.participating import CLOCKS_APART_S, EXPIRY_GRACE_S, 
 from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
 from protocols.aggregation.statements import enrolled_statement, noted_statement, stop_statement
-from protocols.aggregation.tree import TreePhase
 from tests.support.aggregation import signed, started
 from tests.support.aggregation_member import (
     ASKER,

@@ -11,6 +11,7 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.collector import NAMING_TIMER, Basis, Collector
+from protocols.aggregation.effects import TreePhase
 from protocols.aggregation.messages import (
     AnswerKind,
     Enrolled,
@@ -30,7 +31,6 @@ from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.prefix import PlaceLevels
 from protocols.aggregation.requester import NAMING_S, Requester, RoundListener
 from protocols.aggregation.statements import names_statement
-from protocols.aggregation.tree import TreePhase
 from tests.support.aggregation import signed, started
 from tests.support.aggregation_member import ASKER, OWN, QUERY, SIBLING, broadcast, member
 

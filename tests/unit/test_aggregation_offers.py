@@ -19,13 +19,14 @@ from protocols.aggregation.effects import (
     SendAnswer,
     SendInvite,
     SendProposal,
+    TreePhase,
     TreeTimer,
     WithdrawOffer,
 )
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.patience import TreeSettings
 from protocols.aggregation.prefix import PlaceLevels
-from protocols.aggregation.tree import HURRY_S, PAIRING_RTTS, BinomialTree, TreePhase
+from protocols.aggregation.tree import HURRY_S, PAIRING_RTTS, BinomialTree
 from tests.support.tree_network import TreeNetwork, pause_s, random_ids
 
 

@@ -9,6 +9,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.effects import TreePhase
 from protocols.aggregation.enrolments import GIVERS_MAX, SHOWS_MAX
 from protocols.aggregation.exchange import decode_value, extract_own
 from protocols.aggregation.messages import (
@@ -26,7 +27,6 @@ from protocols.aggregation.messages import (
 from protocols.aggregation.participating import EARLY_MAX
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.statements import enrolled_statement, find_statement, noted_statement
-from protocols.aggregation.tree import TreePhase
 from tests.support.aggregation import signed
 from tests.support.aggregation_member import (
     ASKER,

@@ -21,20 +21,13 @@ from protocols.aggregation.effects import (
     SendInvite,
     SendProposal,
     TreeDone,
+    TreePhase,
     TreeTimer,
 )
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.patience import TreeSettings
 from protocols.aggregation.prefix import IdLevels, PlaceLevels, lies_within
-from protocols.aggregation.tree import (
-    FIRST_INVITED,
-    GIVEN_MAX,
-    HURRY_RTTS,
-    HURRY_S,
-    LEVEL_RTTS,
-    BinomialTree,
-    TreePhase,
-)
+from protocols.aggregation.tree import FIRST_INVITED, GIVEN_MAX, HURRY_RTTS, HURRY_S, LEVEL_RTTS, BinomialTree
 from tests.support.tree_network import RingView, TreeNetwork, pause_s, random_ids
 
 SIZES = st.integers(1, 24)

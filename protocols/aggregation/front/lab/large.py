@@ -25,6 +25,7 @@ from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Place, Simulation
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.effects import TreePhase
 from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.lab.hosts import limit_links
 from protocols.aggregation.front.lab.levels import LevelsJob, PushedLevels
@@ -35,7 +36,6 @@ from protocols.aggregation.front.scenario import one_record, plugin_of
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
-from protocols.aggregation.tree import TreePhase
 
 SAN_FERMIN: Final = "san-fermin"
 PIECES: Final = "san-fermin-pieces"
