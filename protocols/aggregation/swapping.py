@@ -154,7 +154,7 @@ class Swapping:
     def propose(self, peer: PeerRef, level: int, value: Value) -> None:
         """Ask for a swap: with its offer where a connection has been opened for it. Else one is opened meanwhile, where
         that takes long."""
-        if self.offer_ahead(peer, level, value):
+        if self._offer_expected(peer, level, value, may_wait=False):
             return
         exchange = self._proposed = self._prepare(peer, level) if self.is_far(peer) else _Exchange(peer, level)
 
@@ -175,11 +175,14 @@ class Swapping:
 
     def offer_ahead(self, peer: PeerRef, level: int, value: Value) -> bool:
         """Offer our value to a counterpart, which agrees when it comes to the level: where there is a connection."""
+        return self._offer_expected(peer, level, value, may_wait=True)
+
+    def _offer_expected(self, peer: PeerRef, level: int, value: Value, *, may_wait: bool) -> bool:
         expected = self._expected.get(level)
         if expected is None or expected.peer.id != peer.id or expected.prepared is None:
             return False
         self._proposed = self._expected.pop(level)
-        self._offer(self._proposed, value, may_wait=True)
+        self._offer(self._proposed, value, may_wait=may_wait)
         return True
 
     def withdraw(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial as bind
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from peerd.api import HoldSwap, Host, RefuseSwap, SwapDecision, SwapRequest, Value, value_size_bytes
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import format_id, with_shared_prefix
+from peerd.limits import MIB
 from peerd.messages import PeerRef
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.effects import (
@@ -47,6 +48,10 @@ from protocols.aggregation.tree import BinomialTree
 
 if TYPE_CHECKING:
     from protocols.aggregation.patience import LevelPatience
+
+
+HELD_BYTES_MAX: Final = 16 * MIB
+"""Of larger values nothing is given ahead: a member could have this node keep room for one until its level comes."""
 
 
 class TreeOwner(Protocol):
@@ -90,7 +95,9 @@ class TreeRun:
         self._sides: dict[int, Aggregate] = {}
         """The aggregate before it was merged with another at a level, where it is small enough to be given away."""
         self._undecided: dict[int, SwapRequest] = {}
-        """By level, of those to come: the offer of the counterpart, which is there first."""
+        """By level, of those to come: the offer of the counterpart, which is there first. One for a level."""
+        self._was_held: set[int] = set()
+        """The levels whose offer is being decided about."""
         self._level_started_at = host.now()
         self._received_bytes = 0
 
@@ -176,17 +183,21 @@ class TreeRun:
             level = self.neighbourhood.levels.level_of(request.peer.id)
         if level is None:
             return RefuseSwap(AnswerKind.ABSENT.name.lower())
-        was_held = self._undecided.pop(level, None) is not None
         if not self.tree.accepts_swap(request.peer, level):  # then the offer is the proposal
             self._note_swap(request.peer, level)
-            if not self.is_over and not self.swapping.are_slow and self.tree.holds(request.peer, level):
+            if self._may_hold(request, level) and self.tree.holds(request.peer, level):
                 self._undecided[level] = request
                 return HoldSwap(self.swapping.deadline_s())
             answer = self.proposal_received(level, request.peer)
             if not answer.accepted:
                 return RefuseSwap(AnswerKind(answer.kind).name.lower())
         self.apply(self.tree.swap_accepted(request.peer))
-        return self.swapping.accept(request.peer, level, self._held.value, was_held=was_held)
+        return self.swapping.accept(request.peer, level, self._held.value, was_held=level in self._was_held)
+
+    def _may_hold(self, request: SwapRequest, level: int) -> bool:
+        """Whether there is room for an offer that comes early, and it costs no swap that is under way."""
+        is_small = request.size_bytes <= HELD_BYTES_MAX
+        return is_small and not (self.is_over or self.swapping.are_slow or level in self._undecided)
 
     def _note_swap(self, peer: PeerRef, level: int) -> None:
         """Let the owner know that this node would swap whole values with us."""
@@ -232,13 +243,16 @@ class TreeRun:
             case SendProposal(peer, level):
                 self.swapping.propose(peer, level, self._held.value)
             case OfferAhead(peer, level):
-                if not (self.swapping.are_quick and self.swapping.offer_ahead(peer, level, self._held.value)):
+                is_small = value_size_bytes(self._held.value) <= HELD_BYTES_MAX
+                is_early = is_small and self.swapping.are_quick
+                if not (is_early and self.swapping.offer_ahead(peer, level, self._held.value)):
                     self.apply(self.tree.proposal_lost(peer))
             case WithdrawOffer():
                 self.swapping.withdraw()
             case AnswerHeld(level):
-                if level not in self._undecided or not self._undecided[level].ask_again():
-                    self._undecided.pop(level, None)
+                request = self._undecided.pop(level, None)
+                self._was_held.add(level)
+                if request is None or not request.ask_again():
                     self.apply(self.tree.held_lost(level))
             case OpenSwap(peer, level):
                 self.swapping.begin(peer, level, self._held.value)

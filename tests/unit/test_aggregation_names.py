@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.api import LeafSet
+from peerd.api import AcceptSwap, HoldSwap, LeafSet, RefuseSwap, SwapRequest
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.collector import NAMING_TIMER, Basis, Collector
-from protocols.aggregation.effects import TreePhase
+from protocols.aggregation.effects import TreePhase, TreeTimer
+from protocols.aggregation.exchange import named_swap_tag
 from protocols.aggregation.messages import (
     AnswerKind,
     Enrolled,
@@ -31,6 +32,8 @@ from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.prefix import PlaceLevels
 from protocols.aggregation.requester import NAMING_S, Requester, RoundListener
 from protocols.aggregation.statements import names_statement
+from protocols.aggregation.swapping import QUICK_S
+from protocols.aggregation.treerun import HELD_BYTES_MAX
 from tests.support.aggregation import signed, started
 from tests.support.aggregation_member import ASKER, OWN, QUERY, SIBLING, broadcast, member
 
@@ -133,6 +136,60 @@ def test_who_has_not_heard_the_names_is_told_that_its_tree_has_no_partner_here()
     host.deliver(Invite(part.round_id, 6), peer(SIBLING))
     answers = [each for to, each in host.sent if isinstance(each, InviteAnswer) and to.id == SIBLING and not each.named]
     assert [each.kind for each in answers] == [AnswerKind.ABSENT]
+
+
+def early_offer(part: Participant, asked: list[int], size_bytes: int = LARGE) -> SwapRequest:
+    """The offer of the counterpart for the last level, before the node has come to that level."""
+    [giver] = [other for level, other in part.tree.is_begun_by() if level == 0]
+
+    def ask_again() -> bool:
+        asked.append(1)
+        return True
+
+    return SwapRequest(giver, named_swap_tag(part.round_id), size_bytes, False, ask_again)
+
+
+def at_its_first_level() -> tuple[Participant, Aggregation]:
+    """A node that was named with others, on the requester's side of the last level."""
+    part, plugin, host = waiting()
+    others = tuple(peer(number << 120) for number in (2, 210, 220, 230, 240))
+    host.neighbours = (peer(SIBLING), peer(ASKER), *others)
+    broadcast(host, names(part.round_id, (peer(OWN), *host.neighbours)), peer(ASKER))
+    assert part.tree.level is not None and part.tree.level > 0
+    return part, plugin
+
+
+def test_an_offer_of_the_counterpart_for_a_level_to_come_is_held_and_decided_about_in_time() -> None:
+    part, plugin = at_its_first_level()
+    asked: list[int] = []
+    request = early_offer(part, asked)
+    assert plugin.swap_requested(request) == HoldSwap(part.config.swap_deadline)
+    second = plugin.swap_requested(request)
+    assert isinstance(second, RefuseSwap) and second.reason == "maybe_later", "one for a level"
+    while not asked and part.tree.level is not None:
+        part.timer_fired(TreeTimer.RESERVE)
+        part.timer_fired(TreeTimer.INVITE)
+        part.timer_fired(TreeTimer.LEVEL)
+    assert asked and part.tree.level == 0
+    assert isinstance(plugin.swap_requested(request), AcceptSwap)
+
+
+def test_no_offer_is_held_of_a_value_that_would_keep_much_room_or_when_swaps_are_slow() -> None:
+    part, plugin = at_its_first_level()
+    assert isinstance(plugin.swap_requested(early_offer(part, [], HELD_BYTES_MAX + 1)), RefuseSwap)
+    part, plugin = at_its_first_level()
+    part.run.swapping._longest_s = 2 * QUICK_S
+    assert isinstance(plugin.swap_requested(early_offer(part, [])), RefuseSwap)
+
+
+def test_what_is_held_is_decided_about_when_the_round_is_left() -> None:
+    part, plugin = at_its_first_level()
+    asked: list[int] = []
+    request = early_offer(part, asked)
+    assert isinstance(plugin.swap_requested(request), HoldSwap)
+    plugin.participating._forget(part.round_id, "stopped")
+    assert asked
+    assert plugin.swap_requested(request) == RefuseSwap("no_such_round")
 
 
 def test_who_waits_for_the_pieces_of_a_node_that_has_left_is_told_to_go_whole() -> None:
