@@ -46,9 +46,11 @@ from protocols.aggregation.pieces import (
 )
 from protocols.aggregation.prefix import PlacedNeighbourhood
 from protocols.aggregation.query import Query
-from protocols.aggregation.swapping import QUICK_S, Swapping
+from protocols.aggregation.swapping import Swapping
 from protocols.aggregation.treerun import TreeRun
 
+QUICK_S: Final = 1.0
+"""A transfer, from the opening of its connection on, that takes less is quick: the link has room for more."""
 NO_PLACE: Final = frozenset(("busy", "refused:busy"))
 """How a swap ends for which this node or the other one had no place: it is begun again when another one has ended."""
 PIECES_SHARE: Final = 0.5

@@ -21,8 +21,8 @@ SILENCE_S: Final = 3.0
 for 15 s when its machine is gone, which is longer than a round takes."""
 
 
-QUICK_S: Final = 1.0
-"""An exchange that takes no longer than this meets no slow link: a node may begin more at a time, or one earlier."""
+AHEAD_RTTS: Final = 4.0
+"""Values are given ahead of their level where swaps took no more round trips than these."""
 SLOW: Final = 1.5
 """A swap that takes so many times as long as the longest one before is a slow one."""
 
@@ -56,8 +56,6 @@ class _Exchange:
     swap: SwapHandle | None = None
     """The swap, agreed to or offered, until the partner's value is here: then only the partner waits for its rest."""
     is_here: bool = False
-    was_held: bool = False
-    """Whether the partner's value was on its way before this node agreed: then it is no measure of the next one."""
 
     def drop(self) -> None:
         """Close the connection that was opened in vain."""
@@ -230,9 +228,9 @@ class Swapping:
         """How long this partner may say nothing while its value is due."""
         return patience_s(SILENCE_S, self._rtt_s(peer))
 
-    def accept(self, peer: PeerRef, level: int, value: Value, *, was_held: bool = False) -> AcceptSwap:
+    def accept(self, peer: PeerRef, level: int, value: Value) -> AcceptSwap:
         """Return the answer to the partner that begins the swap to which we have agreed."""
-        exchange = _Exchange(peer, level, was_held=was_held)
+        exchange = _Exchange(peer, level)
         self._agree(exchange)
         return AcceptSwap(value, self._callbacks(exchange), self.deadline_s(), self._silence_s(peer))
 
@@ -244,19 +242,18 @@ class Swapping:
         for level in list(self._expected):
             self.level_left(level)
 
-    @property
-    def are_slow(self) -> bool:
-        """Whether this node's swaps, or the one under way, have met a slow link.
+    def are_slow(self, peer: PeerRef) -> bool:
+        """Whether this node's swaps, or the one under way, took long beside the round trip to this node.
 
-        Then what is sent ahead of its level takes what the swaps of the level in work need, and half of it is in vain:
-        with PlanetLab's links a round of 100 nodes and 1 MiB took 46 s in place of 40.
+        Then little is gained by a latency, and what is sent ahead of its level takes what the swaps of the level in
+        work need, and some of it in vain: with PlanetLab's links a round of 100 nodes and 1 MiB took 46 s in place of
+        40 when all gave ahead.
         """
-        return max(self._longest_s, self._elapsed_s) > QUICK_S
+        return max(self._longest_s, self._elapsed_s) > AHEAD_RTTS * self._rtt_s(peer)
 
-    @property
-    def are_quick(self) -> bool:
-        """Whether it is known that they have not."""
-        return self._has_swapped and not self.are_slow
+    def are_quick(self, peer: PeerRef) -> bool:
+        """Whether it is known that they did not."""
+        return self._has_swapped and not self.are_slow(peer)
 
     @property
     def _elapsed_s(self) -> float:
@@ -267,13 +264,13 @@ class Swapping:
         return self._host.now() - agreed.agreed_at
 
     def due_s(self) -> float:
-        """How much longer the last swap may take until it has taken much longer than the longest one before, or, if it
-        is the first, twice as long as by now; and its merge, when the value is here."""
+        """How much longer the last swap may take until it has taken much longer than the longest one before, or, where
+        none is known to have taken long, twice as long as by now; and its merge, when the value is here."""
         agreed = self._agreed
         if agreed is None or agreed.agreed_at is None:
             return 0.0
         elapsed_s = self._host.now() - agreed.agreed_at
-        if agreed.is_here or not self._longest_s:
+        if agreed.is_here or self._longest_s <= self._rtt_s(agreed.peer):  # those values may have been given ahead
             return elapsed_s
         return SLOW * self._longest_s - elapsed_s
 
@@ -300,9 +297,7 @@ class Swapping:
             return
         exchange.is_here, exchange.swap = True, None
         self._has_swapped = True
-        took_s = self._host.now() - exchange.agreed_at
-        if not exchange.was_held or took_s > QUICK_S:
-            self._longest_s = max(self._longest_s, took_s)
+        self._longest_s = max(self._longest_s, self._host.now() - exchange.agreed_at)
         self._swapper.swap_received(exchange.peer, exchange.level, value)
 
     def _failed(self, exchange: _Exchange, reason: str) -> None:

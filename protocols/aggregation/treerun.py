@@ -96,8 +96,6 @@ class TreeRun:
         """The aggregate before it was merged with another at a level, where it is small enough to be given away."""
         self._undecided: dict[int, SwapRequest] = {}
         """By level, of those to come: the offer of the counterpart, which is there first. One for a level."""
-        self._was_held: set[int] = set()
-        """The levels whose offer is being decided about."""
         self._level_started_at = host.now()
         self._received_bytes = 0
 
@@ -192,12 +190,12 @@ class TreeRun:
             if not answer.accepted:
                 return RefuseSwap(AnswerKind(answer.kind).name.lower())
         self.apply(self.tree.swap_accepted(request.peer))
-        return self.swapping.accept(request.peer, level, self._held.value, was_held=level in self._was_held)
+        return self.swapping.accept(request.peer, level, self._held.value)
 
     def _may_hold(self, request: SwapRequest, level: int) -> bool:
         """Whether there is room for an offer that comes early, and it costs no swap that is under way."""
         is_small = request.size_bytes <= HELD_BYTES_MAX
-        return is_small and not (self.is_over or self.swapping.are_slow or level in self._undecided)
+        return is_small and not (self.is_over or level in self._undecided or self.swapping.are_slow(request.peer))
 
     def _note_swap(self, peer: PeerRef, level: int) -> None:
         """Let the owner know that this node would swap whole values with us."""
@@ -244,14 +242,13 @@ class TreeRun:
                 self.swapping.propose(peer, level, self._held.value)
             case OfferAhead(peer, level):
                 is_small = value_size_bytes(self._held.value) <= HELD_BYTES_MAX
-                is_early = is_small and self.swapping.are_quick
+                is_early = is_small and self.swapping.are_quick(peer)
                 if not (is_early and self.swapping.offer_ahead(peer, level, self._held.value)):
                     self.apply(self.tree.proposal_lost(peer))
             case WithdrawOffer():
                 self.swapping.withdraw()
             case AnswerHeld(level):
                 request = self._undecided.pop(level, None)
-                self._was_held.add(level)
                 if request is None or not request.ask_again():
                     self.apply(self.tree.held_lost(level))
             case OpenSwap(peer, level):

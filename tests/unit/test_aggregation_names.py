@@ -32,7 +32,6 @@ from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.prefix import PlaceLevels
 from protocols.aggregation.requester import NAMING_S, Requester, RoundListener
 from protocols.aggregation.statements import names_statement
-from protocols.aggregation.swapping import QUICK_S
 from protocols.aggregation.treerun import HELD_BYTES_MAX
 from tests.support.aggregation import signed, started
 from tests.support.aggregation_member import ASKER, OWN, QUERY, SIBLING, broadcast, member
@@ -178,7 +177,7 @@ def test_no_offer_is_held_of_a_value_that_would_keep_much_room_or_when_swaps_are
     part, plugin = at_its_first_level()
     assert isinstance(plugin.swap_requested(early_offer(part, [], HELD_BYTES_MAX + 1)), RefuseSwap)
     part, plugin = at_its_first_level()
-    part.run.swapping._longest_s = 2 * QUICK_S
+    part.run.swapping._longest_s = 1.0  # at this distance that is long
     assert isinstance(plugin.swap_requested(early_offer(part, [])), RefuseSwap)
 
 

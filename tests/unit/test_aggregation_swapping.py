@@ -11,7 +11,7 @@ from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.exchange import swap_tag
 from protocols.aggregation.messages import AnswerKind, ProposeAnswer
-from protocols.aggregation.swapping import PREPARED_RTT_S, QUICK_S, SILENCE_S, SLOW, Swapping
+from protocols.aggregation.swapping import AHEAD_RTTS, PREPARED_RTT_S, SILENCE_S, SLOW, Swapping
 
 ROUND = bytes(16)
 PATIENCE_S = 4.0
@@ -236,22 +236,24 @@ def test_a_last_swap_is_due_when_it_takes_much_longer_than_those_before() -> Non
     assert rig.swapping.due_s() == 1.0, "the value is here, and merged soon"
 
 
-def test_values_are_given_ahead_of_their_level_only_by_who_has_swapped_and_met_no_slow_link() -> None:
+def test_values_are_given_ahead_of_their_level_only_by_who_has_swapped_in_a_few_round_trips() -> None:
     rig = Rig()
-    assert not rig.swapping.are_quick and not rig.swapping.are_slow
+    assert not rig.swapping.are_quick(peer(9)) and not rig.swapping.are_slow(peer(9))
     rig.propose(2)
     rig.answer(True)
-    rig.host.time_s += QUICK_S / 2
+    rig.host.time_s += AHEAD_RTTS * FAR_S / 2
     rig.callbacks(0).received(b"theirs")
-    assert rig.swapping.are_quick
+    assert rig.swapping.are_quick(peer(9))
     rig.propose(4)
     rig.answer(True)
-    rig.host.time_s += QUICK_S
-    assert rig.swapping.are_quick
-    rig.host.time_s += 0.1
-    assert not rig.swapping.are_quick and rig.swapping.are_slow, "the swap under way is slow"
+    rig.host.time_s += AHEAD_RTTS * FAR_S * 0.9
+    assert rig.swapping.are_quick(peer(9))
+    rig.host.time_s += AHEAD_RTTS * FAR_S * 0.2
+    assert not rig.swapping.are_quick(peer(9)) and rig.swapping.are_slow(peer(9)), "the swap under way is slow"
     rig.callbacks(1).received(b"theirs")
-    assert not rig.swapping.are_quick and rig.swapping.are_slow, "it was slow"
+    assert not rig.swapping.are_quick(peer(9)) and rig.swapping.are_slow(peer(9)), "it was slow"
+    rig.rtt_s *= 2
+    assert rig.swapping.are_quick(peer(9)), "beside the way to one that is farther it was not"
 
 
 def test_an_offer_ahead_needs_a_connection_and_can_be_taken_back() -> None:
