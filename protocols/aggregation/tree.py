@@ -13,7 +13,9 @@ WAITING, and WAITING always holds the level timer: no path can wait for ever.
 How two nodes swap depends on the size of their aggregates. A small one *rides*: it goes with the invitation, and the
 other one's comes as the answer, at once or when it is ready. It costs little to give, so a node gives it to everybody
 of the level who asks, also when it has gone on, and no tree is pruned. A large one takes a swap of its own, agreed on
-before, with one node at a time, and whoever finds no partner prunes its tree, as in the paper.
+before, with one node at a time, and whoever finds no partner prunes its tree, as in the paper. Where both know whom
+they swap with (`prefix.PlacePlan`), one of the two, still WAITING, offers its value before the other one is known to be
+there, and that one holds the offer until it comes to the level.
 """
 
 from __future__ import annotations
