@@ -84,7 +84,8 @@ class RefuseSwap(Frozen):
 class HoldSwap(Frozen):
     """The answer that puts the decision off: the peer's value may come meanwhile, as far as it fits the first window.
 
-    The offer is refused as ``late`` when it is not decided within ``deadline_s`` (default: ``[swap] deadline``).
+    The offer is refused as ``late`` when it is not decided within ``deadline_s`` (default: ``[swap] deadline``). A
+    plugin that raises when it is asked again ends the swap, and not the peer's link.
     """
 
     deadline_s: float | None = None

@@ -11,7 +11,7 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.collector import NAMING_TIMER, Basis, Collector
-from protocols.aggregation.effects import TreePhase, TreeTimer
+from protocols.aggregation.effects import OfferAhead, TreePhase, TreeTimer
 from protocols.aggregation.exchange import named_swap_tag
 from protocols.aggregation.messages import (
     AnswerKind,
@@ -179,6 +179,17 @@ def test_no_offer_is_held_of_a_value_that_would_keep_much_room_or_when_swaps_are
     part, plugin = at_its_first_level()
     part.run.swapping._longest_s = 1.0  # at this distance that is long
     assert isinstance(plugin.swap_requested(early_offer(part, [])), RefuseSwap)
+
+
+@pytest.mark.parametrize(("value_bytes", "is_given"), [(LARGE, True), (HELD_BYTES_MAX, False)])
+def test_a_value_is_given_ahead_only_if_it_would_be_held(value_bytes: int, is_given: bool) -> None:
+    part, _, host = waiting(value_bytes)
+    broadcast(host, names(part.round_id, (peer(OWN), peer(SIBLING), peer(ASKER))), peer(ASKER))
+    [(level, other), *_] = part.tree.begins_soon()
+    assert level == part.tree.level and "offer" not in [each.what for each in host.asked], "before its first swap"
+    part.run.swapping._has_swapped = True
+    part.run.apply([OfferAhead(other, level)])
+    assert ("offer" in [each.what for each in host.asked]) is is_given
 
 
 def test_what_is_held_is_decided_about_when_the_round_is_left() -> None:

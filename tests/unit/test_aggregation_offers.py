@@ -1,6 +1,5 @@
 """Values that are offered to counterparts far away before these are known to be there (docs/protocols/aggregation.md,
-*Places*): transcripts of single trees. Networks of them under any
-order of events are in test_aggregation_tree.py."""
+*Places*): transcripts of single trees. Networks of them under any order of events are in test_aggregation_tree.py."""
 
 from __future__ import annotations
 
@@ -50,6 +49,14 @@ def test_a_counterpart_that_is_far_away_is_given_the_value_before_it_is_known_to
     assert second.swap_accepted(one) == [Disarm(TreeTimer.RESERVE)]
     accepted = first.proposal_answered(other, True, AnswerKind.MAYBE_LATER)
     assert accepted[-1] == OpenSwap(other, 1) and WithdrawOffer() not in accepted
+
+
+def test_connections_are_opened_for_the_level_in_work_and_three_more() -> None:
+    ids = sorted(random_ids(64, 1))
+    network = TreeNetwork(ids, 1, has_places=True)
+    tree = network.trees[ids[0]]
+    assert [level for level, _ in tree.begins_soon()] == [5, 4, 3, 2]
+    assert [level for level, _ in network.trees[ids[-1]].begins_soon()] == [], "it is given the value everywhere"
 
 
 def swapping_before() -> tuple[BinomialTree, PeerRef, list[NodeId]]:
