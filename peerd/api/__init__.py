@@ -348,9 +348,9 @@ class Host(Protocol):
         """Exchange large values, both directions at once; the peer's `Plugin.swap_requested` decides.
 
         Ends after ``deadline_s`` seconds at the latest (default: ``[swap] deadline``), and when the peer has said
-        nothing for ``silence_s`` while its value is due (by default, and at most, ``[swap] stall_timeout``). ``tag`` is
-        the plugin's own, at most `limits.SWAP_TAG_BYTES_MAX` bytes. Whatever is wrong, limits too, ends in
-        ``callbacks.failed``; raises `Bug` for a swap with this node itself, or a longer tag.
+        nothing for ``silence_s`` while the connection or its value is due (by default, and at most, ``[swap]
+        stall_timeout``). ``tag`` is the plugin's own, at most `limits.SWAP_TAG_BYTES_MAX` bytes. Whatever is wrong,
+        limits too, ends in ``callbacks.failed``; raises `Bug` for a swap with this node itself, or a longer tag.
         """
 
     def prepare_swap(

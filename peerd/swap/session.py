@@ -506,8 +506,11 @@ class SwapSession:
     @property
     def _stall_timeout_s(self) -> float:
         timeout_s = self._owner.config.stall_timeout
-        # Only while the peer's value is due. Behind it we wait for our own bytes, which may be long on their way.
-        is_due = self.state is SwapState.EXCHANGING or (self.state is SwapState.OFFERED and not self._may_wait)
+        # Only while the peer's value is due, or the connection for ours. Behind it we wait for our own bytes, which may
+        # be long on their way.
+        is_opening = self.state is SwapState.OPENING and self._value is not None
+        is_offered = self.state is SwapState.OFFERED and not self._may_wait
+        is_due = is_opening or is_offered or self.state is SwapState.EXCHANGING
         if self._silence_s is not None and is_due:
             timeout_s = min(timeout_s, self._silence_s)
         return timeout_s if self._deadline_s is None else min(timeout_s, self._deadline_s * STALL_DEADLINE_SHARE)

@@ -276,6 +276,8 @@ class MemoryNode:
     config: SwapConfig
     respond: Callable[[str, SwapRequest], SwapDecision] = lambda plugin, request: RefuseSwap("no_answer")
     is_dial_failing: bool = False
+    dial_s: float = LATENCY_S
+    """How long opening a connection takes, or until it has failed."""
     allocation_error: BaseException | None = None
     events: list[SwapFinished] = field(default_factory=list)
     allocations: list[int] = field(default_factory=list)
@@ -328,9 +330,9 @@ class MemoryNode:
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
         if self.is_dial_failing:
-            self.call_later(LATENCY_S, lambda: handler.closed("refused"))
+            self.call_later(self.dial_s, lambda: handler.closed("refused"))
         else:
-            self.call_later(LATENCY_S, lambda: self._connect(peer, handler))
+            self.call_later(self.dial_s, lambda: self._connect(peer, handler))
 
     def _connect(self, peer: PeerRef, handler: StreamHandler) -> None:
         self.network.pairs.append(StreamPair(self.network, self, self.network.nodes[peer.id], handler))

@@ -71,7 +71,7 @@ def test_who_is_refused_and_does_not_close_is_cut_off() -> None:
 
 @pytest.mark.parametrize("is_prepared", [False, True])
 def test_a_peer_that_is_silent_for_longer_than_was_asked_is_given_up(is_prepared: bool) -> None:
-    """The initiator's patience is short, the acceptor's as configured; opening takes as long as it takes."""
+    """The initiator's patience is short, the acceptor's as configured."""
     couple = slow(faults=(Faults(), Faults(freeze_at=60)))
     layer, peer, callbacks = couple.first.layer, couple.second.peer, couple.here.callbacks
     if is_prepared:
@@ -84,6 +84,23 @@ def test_a_peer_that_is_silent_for_longer_than_was_asked_is_given_up(is_prepared
     couple.network.run()
     assert couple.here.outcome == "stalled" and couple.first.events[0].outcome == "stalled"
     assert couple.first.events[0].duration_s < begun + 0.7
+
+
+@pytest.mark.parametrize("prepared_s", [0.0, 2.0])
+def test_so_is_one_whose_connection_does_not_open_once_there_is_a_value_for_it(prepared_s: float) -> None:
+    """A machine that is gone: a dial would take seconds to notice it."""
+    couple = slow()
+    couple.first.dial_s = 2.9
+    layer, peer, callbacks = couple.first.layer, couple.second.peer, couple.here.callbacks
+    if prepared_s:
+        prepared = layer.prepare("echo", peer, b"tag", callbacks, silence_s=0.5)
+        couple.network.call_at(prepared_s, lambda: prepared.offer(OFFER))
+    else:
+        layer.swap("echo", peer, b"tag", OFFER, callbacks, silence_s=0.5)
+    couple.network.run()
+    assert couple.here.outcome == "stalled" and couple.first.events[0].outcome == "stalled"
+    assert couple.first.events[0].duration_s == pytest.approx(prepared_s + 0.5)
+    couple.assert_idle()
 
 
 def test_nobody_is_given_up_whose_value_is_here_while_ours_is_long_on_its_way() -> None:
