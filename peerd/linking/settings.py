@@ -25,7 +25,8 @@ class LinkSettings:
     evictable_s: float = 10.0
     """At ``links_max`` a newcomer takes the place of the link unused for longest, if that is at least this long."""
     dial_timeout_s: float = 5.0
-    """Name resolution, TCP connect, TLS and HELLO together."""
+    """For name resolution and TCP's connect together, then once more for TLS, and for HELLO's answer: one round trip
+    each. Nodes link whose round trips take nearly as long, and who does not answer at all costs it once."""
     backoff_min_s: float = 0.1
     backoff_max_s: float = 30.0
     backoff_reset_s: float = 5.0

@@ -87,7 +87,7 @@ class Opening:
             return
         network, source, target = self._network, self.driver.port, self.target
         self.has_said_hello = True
-        self._deadline = self._engine.now + network.links.dial_timeout_s
+        self._answer_due()
         if target is None:
             self._after(CONNECT_RETRY_S, lambda _: self._fail("refused"))
         else:
@@ -104,10 +104,10 @@ class Opening:
             self._again(self._connected)
         elif target.state is State.STOPPED:
             self._fail("refused")
-        elif self._expected is not None and target.peer.id != self._expected:
-            self._after(rtt_s, lambda _: self._fail("wrong_callee"))
         else:
-            self._after(rtt_s, self._greet)
+            self._answer_due()
+            is_other = self._expected is not None and target.peer.id != self._expected
+            self._after(rtt_s, (lambda _: self._fail("wrong_callee")) if is_other else self._greet)
 
     def _greet(self, _: None) -> None:
         """TLS's handshake is done: say Hello."""
@@ -117,6 +117,7 @@ class Opening:
         if target.state in (State.SILENT, State.PAUSED) or self._network.is_cut_either_way(self.driver.port, target):
             self._again(self._greet)  # of TCP's handshake the kernel has taken care, TLS's is for the process
             return
+        self._answer_due()
         hello_s = self._out_s + self._network.repair_s(self.driver.port, target)
         self._after(hello_s, self._hello_arrived)
         self.greeted(self._engine.now + hello_s)
@@ -153,6 +154,10 @@ class Opening:
             self.driver.keep(step, None)
             return False
         return True
+
+    def _answer_due(self) -> None:
+        """The target has the whole time for its next answer: see `LinkSettings.dial_timeout_s`."""
+        self._deadline = self._engine.now + self._network.links.dial_timeout_s
 
     def _after(self, delay_s: float, step: Callable[[None], None]) -> None:
         """Do a step after a delay, or fail if the time limit comes first."""

@@ -14,7 +14,7 @@ from peerd.daemon.service import Daemon
 from peerd.messages import PeerRef
 from peerd.system.sockets import listening_socket
 from tests.support.both_loops import both_loops
-from tests.support.link_rig import Rig, until
+from tests.support.link_rig import FAST, Rig, until
 from tests.support.long_cases import cases
 from tests.support.relay import LongPath
 from tests.support.site import Site, is_complete
@@ -42,6 +42,26 @@ async def test_the_first_frame_arrives_after_tcp_tls_and_hello() -> None:
             one.note(two.ref, 2)
             await until(lambda: two.node.numbers() == [1, 2])
             assert heard == [FIRST_FRAME_ONE_WAYS] * 2, "the next one needs nothing before it"
+
+
+@both_loops
+async def test_a_peer_is_reached_that_needs_nearly_the_time_limit_for_each_answer() -> None:
+    """Nobody who is dead has the time of all answers. Here the relay answers TCP's handshake itself."""
+    limit_s = 5 * LATENCY_S
+    async with Rig(tls=True, settings=replace(FAST, dial_timeout_s=limit_s)) as rig:
+        one, two = rig.pair()
+        async with LongPath(lambda: two.listener.address, LATENCY_S) as path:
+            two.ref = PeerRef(two.ref.id, two.ref.host, path.port)
+            two.context.local = replace(two.context.local, node=two.ref)
+
+            def is_linked_now() -> bool:
+                one.note(two.ref, 1)  # again and again: on a busy machine an answer may come too late, but not always
+                return one.links.is_linked(two.ref)
+
+            await until(is_linked_now, PATIENCE_S)
+            assert path.passages[-1].target >= 2 and limit_s < 6 * LATENCY_S, (
+                "the whole way takes longer than the limit"
+            )
 
 
 @pytest.mark.parametrize("loop", cases(["uvloop"], ["asyncio"]))

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import pytest
 
+from peerd.linking.settings import LinkSettings
+from peerd.messages import PeerRef
 from peerd.sim.latency import ConstantLatency
 from peerd.testing.simulation import ring
 from tests.support.swapper import OPENING_LATENCIES, Swapper
 from tests.support.trivial_world import EXACT, LATENCY_S, NotingHandler, trivial_world
 
 LATENCY_OF_RING_S = 0.1
+ANSWER_S = LinkSettings().dial_timeout_s
+
+
+@pytest.mark.parametrize("rtt_s", [0.9 * ANSWER_S, 1.1 * ANSWER_S])
+def test_a_peer_is_reached_that_needs_nearly_the_time_limit_for_each_answer(rtt_s: float) -> None:
+    """In measured rings there are machines whose round trips take three seconds: without it, half of their neighbours
+    had no link with them, and aggregates lacked them without knowing it."""
+    world = trivial_world(2, latency=ConstantLatency(rtt_s / 2))
+    one, two = world.nodes
+    found: list[PeerRef | None] = []
+    one.driver.dial(two.peer.host, two.peer.port, found.append)
+    world.run_for(3 * rtt_s + 0.1)
+    is_near_enough = rtt_s < ANSWER_S
+    assert found == [two.peer if is_near_enough else None]
+    assert one.driver.is_linked(two.peer) is is_near_enough
 
 
 def test_a_stream_may_be_written_to_from_hello_on() -> None:

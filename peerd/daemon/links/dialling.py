@@ -226,21 +226,22 @@ async def connect(
 
     Of the addresses of a host name only those are dialled that ``permits`` lets pass.
     """
-    settings = context.settings
+    timeout_s, loop = context.settings.dial_timeout_s, asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(settings.dial_timeout_s) as limit:
+        async with asyncio.timeout(timeout_s) as limit:
             sock = await connected_socket(host, port, permits)
-            loop = asyncio.get_running_loop()
+            limit.reschedule(loop.time() + timeout_s)  # who has answered may be far away, and is not dead
             try:
                 await loop.create_connection(lambda: connection, sock=sock, **tls_arguments(context))
             except BaseException:
                 connection.closed_by_loop()
                 raise
+            limit.reschedule(loop.time() + timeout_s)
             return await connection.outcome
     except TimeoutError as error:
         if limit.expired():
             connection.refuse("timeout", "the handshake took too long")
-            raise DialFailed("timeout", f"no answer within {settings.dial_timeout_s:g} s") from None
+            raise DialFailed("timeout", f"no answer within {timeout_s:g} s") from None
         raise DialFailed("unreachable", str(error)) from None  # ETIMEDOUT is a TimeoutError, too
     except (HandshakeRefused, ProtocolError) as error:
         raise DialFailed(error.reason, error.detail) from None
