@@ -21,11 +21,13 @@ def named(source: Source, protocols: Sequence[str]) -> Iterator[str]:
     any_of = "|".join(protocols)
     identifier = re.compile(any_of, re.IGNORECASE)
     key = re.compile(rf"(?:^|[./])(?:{any_of})(?:$|[./])", re.IGNORECASE)
+    if not identifier.search(source.text):
+        return
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type == tokenize.NAME and identifier.search(token.string):
             yield f"{source.path}:{token.start[0]}: {token.string} names a protocol"
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    for node in source.nodes(ast.Constant):
+        if isinstance(node.value, str):
             parts = node.value.split()
             for part in parts:
                 is_prose = len(parts) > 1 and not re.search(r"\w[./]\w", part)

@@ -15,6 +15,7 @@ import tokenize
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -24,6 +25,12 @@ SLEEPING_TESTS = ("tests/cluster/", "tests/deploy/", "tests/hostile/")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".service", ".conf", ".sh", ".lark", ".json"}
 TEXT_NAMES = {"Makefile", "Dockerfile", ".dockerignore", ".gitignore", "run"}
 UNTIDY_FOLDERS = {"__pycache__", "build", "dist", "out", "spark-warehouse", "metastore_db"}
+
+LOOKED_AT = (
+    *(ast.Import, ast.ImportFrom, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.If),
+    *(ast.FunctionDef, ast.AsyncFunctionDef),
+)
+"""What checks ask for, of all that a file consists of."""
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
@@ -172,6 +179,9 @@ MACHINE_PATHS = re.compile(r"(?<![\w.~$}])/(?:[w]ork|[r]oot|[h]ome/[a-z]\w*|[U]s
 OUTSIDE_FILES = re.compile(r"\.\./[s]hared|\b(?:[D]ESIGN|[R]ELIABILITY|[C]ONVENTIONS|[M]ODELS)\.md\b")
 
 
+Node = TypeVar("Node", bound=ast.AST)
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
     """One file: its path from the root of the tree, with slashes, and its text."""
@@ -182,6 +192,18 @@ class Source:
     @functools.cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)
+
+    def nodes(self, kind: type[Node]) -> list[Node]:
+        """The parts of the tree that are of a kind. However many checks ask, the tree is gone through once."""
+        return self._by_kind[kind]
+
+    @functools.cached_property
+    def _by_kind(self) -> dict[type[ast.AST], list[Any]]:
+        found: dict[type[ast.AST], list[Any]] = {kind: [] for kind in LOOKED_AT}
+        for node in ast.walk(self.tree):
+            if (kind := type(node)) in found:
+                found[kind].append(node)
+        return found
 
     @property
     def is_sans_io(self) -> bool:
@@ -205,23 +227,22 @@ Check = Callable[[Source], Iterator[str]]
 def imports(source: Source) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything imported; ``from a import b`` gives ``a.b``."""
     package = source.module if source.path.endswith("/__init__.py") else source.module.rpartition(".")[0]
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*parents, *([node.module] if node.module else [])])
-            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and dotted(node.func) in {"importlib.import_module", "__import__"}:
-            literals = [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
-            yield from ((node.lineno, str(value)) for value in literals)
+    for node in source.nodes(ast.Import):
+        yield from ((node.lineno, alias.name) for alias in node.names)
+    for begin in source.nodes(ast.ImportFrom):
+        parents = package.split(".")[: len(package.split(".")) - begin.level + 1] if begin.level else []
+        base = ".".join([*parents, *([begin.module] if begin.module else [])])
+        yield from ((begin.lineno, f"{base}.{alias.name}") for alias in begin.names)
+    if "import_module" in source.text or "__import__" in source.text:
+        for line, name, call in calls(source):
+            if name in {"importlib.import_module", "__import__"}:
+                literals = [argument.value for argument in call.args[:1] if isinstance(argument, ast.Constant)]
+                yield from ((line, str(value)) for value in literals)
 
 
 def type_checking_lines(source: Source) -> set[int]:
     """The lines below ``if TYPE_CHECKING``."""
-    blocks = [
-        node for node in ast.walk(source.tree) if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"
-    ]
+    blocks = [node for node in source.nodes(ast.If) if dotted(node.test) == "TYPE_CHECKING"]
     return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
 
 
@@ -237,9 +258,8 @@ def dotted(node: ast.expr) -> str:
 
 def calls(source: Source) -> Iterator[tuple[int, str, ast.Call]]:
     """(line, dotted name, call) of every call."""
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call):
-            yield node.lineno, dotted(node.func), node
+    for node in source.nodes(ast.Call):
+        yield node.lineno, dotted(node.func), node
 
 
 def within(name: str, prefixes: tuple[str, ...]) -> bool:
@@ -330,22 +350,22 @@ def check_sizes(source: Source) -> Iterator[str]:
     lines = source.text.count("\n")
     if lines > FILE_LINES_MAX:
         yield f"{source.path}:1: {lines} lines, over {FILE_LINES_MAX}; split it by responsibility"
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            if length > FUNCTION_LINES_MAX:
-                yield (
-                    f"{source.path}:{node.lineno}: {node.name} has {length} lines, over {FUNCTION_LINES_MAX}; "
-                    "extract named steps"
-                )
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = [*source.nodes(ast.FunctionDef)]
+    for node in [*functions, *source.nodes(ast.AsyncFunctionDef)]:
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        if length > FUNCTION_LINES_MAX:
+            yield (
+                f"{source.path}:{node.lineno}: {node.name} has {length} lines, over {FUNCTION_LINES_MAX}; "
+                "extract named steps"
+            )
 
 
 def check_words_of_validation(source: Source) -> Iterator[str]:
     """What is wrong with a value is said in our words, and in one place."""
     if source.path.startswith("tests/") or source.path == INVALID:
         return
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == "msg":
+    for node in source.nodes(ast.Subscript):
+        if isinstance(node.slice, ast.Constant) and node.slice.value == "msg":
             yield f"{source.path}:{node.lineno}: quotes the library that validates; use peerd.invalid"
 
 
@@ -395,8 +415,8 @@ def check_suppressions(source: Source) -> Iterator[str]:
     if "pytest" not in source.text:
         return
     called = {id(call.func) for _, _, call in calls(source)}
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Attribute) and id(node) not in called and dotted(node) == "pytest.mark.skip":
+    for node in source.nodes(ast.Attribute):
+        if node.attr == "skip" and id(node) not in called and dotted(node) == "pytest.mark.skip":
             yield f"{source.path}:{node.lineno}: skips without a reason; write skip(reason=...)"
     for line, name, call in calls(source):
         named = any(keyword.arg == "reason" for keyword in call.keywords)

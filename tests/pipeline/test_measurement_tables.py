@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from peerd.plugins import find_events
 from peerd.sim.records import NdjsonSink
 from peerd.testing.simulation import ring
 from protocols.measurement.bounds import usual_half_width
 from protocols.measurement.plugin import MeasurementQueries
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.sources.source import MeasurementSource
-from tests.support.tables import tables_of
+from tests.support.tables import events_of, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +60,9 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     log, out = tmp_path / "log", tmp_path / "out"
     log.mkdir()
     simulated(log)
-    run_job(spark, Sources([str(log)]), str(out), events=find_events(), plugin_tables=tables_of("measurement"))
+    run_job(
+        spark, Sources([str(log)]), str(out), events=events_of("measurement"), plugin_tables=tables_of("measurement")
+    )
 
     def rows(name: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]

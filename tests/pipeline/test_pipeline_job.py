@@ -13,7 +13,6 @@ from urllib.parse import unquote
 import pytest
 
 from peerd.errors import Unavailable
-from peerd.plugins import find_events
 from peerd.telemetry.schema import (
     NodeReady,
     RecordsDropped,
@@ -32,7 +31,7 @@ from tests.support.event_logs import (
     requester_log,
     swap,
 )
-from tests.support.tables import tables_of
+from tests.support.tables import events_of, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytestmark = pytest.mark.spark
+EVENTS = events_of("aggregation")
 
 
 def write_ring(directory: Path) -> int:
@@ -61,7 +61,7 @@ def analyse(spark: SparkSession, directory: Path, out: Path) -> Report:
     from peerd.pipeline.sources import Sources
 
     sources = Sources([str(directory)])
-    return run_job(spark, sources, str(out), events=find_events(), plugin_tables=tables_of("aggregation"))
+    return run_job(spark, sources, str(out), events=EVENTS, plugin_tables=tables_of("aggregation"))
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_a_run_that_fails_leaves_no_table_that_was_not_wanted(
             spark,
             Sources([str(tmp_path / "logs")]),
             str(tmp_path / "out"),
-            events=find_events(),
+            events=EVENTS,
             plugin_tables=[],
             wanted={"nodes"},
         )
@@ -267,7 +267,7 @@ def read_all(spark: SparkSession, path: Path) -> DataFrame:
     from peerd.pipeline.sources import Sources
 
     sources = Sources([str(path)])
-    return parse(read_lines(spark, sources), find_events(), sources)
+    return parse(read_lines(spark, sources), EVENTS, sources)
 
 
 def test_no_table_is_written_over_the_event_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_of_a_time_only_what_was_then_is_read(spark: SparkSession, tmp_path: Pat
         lines = [encode_record(record) for record in log.records]
         (folder / f"events-a-{number}-1.ndjson").write_bytes(b"".join(lines) + b"torn")
     sources = Sources([str(tmp_path / "logs")], since_s=hour + 3 * 3600.0, until_s=hour + 5 * 3600.0)
-    report = run_job(spark, sources, str(tmp_path / "out"), events=find_events(), plugin_tables=(), wanted=["losses"])
+    report = run_job(spark, sources, str(tmp_path / "out"), events=EVENTS, plugin_tables=(), wanted=["losses"])
     assert sorted(entry["boot"] for entry in report.losses) == [4, 5]
     assert report.corrupt == 5, "the first folder is not opened"
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"losses"}, "what only helps is taken away"

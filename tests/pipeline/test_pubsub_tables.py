@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from peerd.plugins import find_events
 from peerd.sim.records import NdjsonSink
 from peerd.testing.simulation import ring
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import Judge, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
 from protocols.pubsub.plugin import PubSub
-from tests.support.tables import tables_of
+from tests.support.tables import events_of, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +62,7 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     judge = simulated(log)
     text = "".join(path.read_text() for path in log.iterdir())
     assert text.count('"pubsub.subscription_ended"') == 1 and '"pubsub.leaf_split"' in text
-    run_job(spark, Sources([str(log)]), str(out), events=find_events(), plugin_tables=tables_of("pubsub"))
+    run_job(spark, Sources([str(log)]), str(out), events=events_of("pubsub"), plugin_tables=tables_of("pubsub"))
 
     def rows(name: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]

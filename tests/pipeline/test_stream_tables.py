@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from peerd.plugins import find_events
 from peerd.sim.records import NdjsonSink
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
-from tests.support.tables import tables_of
+from tests.support.tables import events_of, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +131,13 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     add_values(log)
     add_documents(log)
     add_producers(log)
-    run_job(spark, Sources([str(log)]), str(out), events=find_events(), plugin_tables=tables_of("dissemination"))
+    run_job(
+        spark,
+        Sources([str(log)]),
+        str(out),
+        events=events_of("dissemination"),
+        plugin_tables=tables_of("dissemination"),
+    )
 
     def rows(name: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]
@@ -171,7 +176,7 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     served = sorted((row["node"][:2], row["chunks"], row["bytes"]) for row in rows("stream_document_senders"))
     assert served == [("01", 4, 400), ("02", 1, 100)]
     reorganised = rows("stream_reorganisations")
-    events = find_events()
+    events = events_of("dissemination")
     if "dissemination.reorganisation_measured" in events:
         [row] = reorganised
         assert (row["changes"], row["mean_predicted"], row["useful_share"]) == (2, pytest.approx(0.4), 0.5)

@@ -40,7 +40,7 @@ def assert_nothing_left(simulation: Simulation) -> None:
 
 @pytest.mark.parametrize("count", cases([1, 2, 3, 5, 8, 13, 17, 33, 64], [160]))
 def test_a_calm_ring_answers_completely(count: int) -> None:
-    simulation = aggregation_ring(count, seed=count, check_every=1)
+    simulation = aggregation_ring(count, seed=count, check_every=10)
     answer = Round(simulation, requester=count // 2).answer()
     check_answer(simulation, answer)
     assert answer.outcome == "complete"
@@ -84,7 +84,7 @@ def test_an_answer_lists_the_groups_that_were_asked_for_and_counts_all(
 def test_several_functions_by_several_keys(at_once_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not the answer is made off the event loop, every node's record is in each of its figures."""
     monkeypatch.setattr(requester, "FINISHED_AT_ONCE_MAX", at_once_max)
-    simulation = aggregation_ring(20, seed=4, check_every=1)
+    simulation = aggregation_ring(20, seed=4, check_every=10)
     for place in simulation.nodes:
         aggregation_of(simulation, place.index).data.extractor = one_record(f"group {place.index % 3}")
     query = parse_query("count, p99(x), distinct(t), values(t), vector(v), stddev(x) by a, b")
@@ -107,7 +107,7 @@ def test_values_that_outgrow_a_message_are_swapped_from_there_on(
 ) -> None:
     monkeypatch.setattr(treerun, "RIDING_BYTES_MAX", limit_bytes)
     sink = ListSink()
-    simulation = aggregation_ring(33, seed=3, sink=sink, check_every=1)
+    simulation = aggregation_ring(33, seed=3, sink=sink, check_every=10)
     answer = Round(simulation).answer()
     check_answer(simulation, answer)
     assert answer.outcome == "complete"
@@ -121,7 +121,7 @@ def test_values_that_outgrow_a_message_are_swapped_from_there_on(
 def test_where_all_nodes_are_known_none_swaps_more_often_than_it_needs() -> None:
     """By their ids some of the 16 would swap five times and more, and others wait for them."""
     sink = ListSink()
-    simulation = aggregation_ring(16, seed=1, sink=sink, padding_bytes=1 << 20, check_every=1)
+    simulation = aggregation_ring(16, seed=1, sink=sink, padding_bytes=1 << 20, check_every=10)
     answer = Round(simulation, requester=3).answer()
     check_answer(simulation, answer)
     assert answer.outcome == "complete"
@@ -137,7 +137,7 @@ def test_large_values_take_two_to_three_latencies_a_level_between_counterparts(c
     latency_s = 0.05
     network = NetworkConfig(jitter=0.0, up_bytes_per_s=None, down_bytes_per_s=None)
     simulation = aggregation_ring(
-        count, seed=1, padding_bytes=1 << 20, network=network, latency=ConstantLatency(latency_s), check_every=1
+        count, seed=1, padding_bytes=1 << 20, network=network, latency=ConstantLatency(latency_s), check_every=10
     )
     answer = Round(simulation, requester=1).answer()
     check_answer(simulation, answer)
@@ -150,7 +150,7 @@ def test_a_node_that_the_requester_did_not_know_of_is_in_the_answer(
     padding_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its data is left over, and fetched."""
-    simulation = aggregation_ring(9, seed=2, padding_bytes=padding_bytes, check_every=1)
+    simulation = aggregation_ring(9, seed=2, padding_bytes=padding_bytes, check_every=10)
     unknown = simulation.nodes[5].node.peer.id
     named = Requesting._nodes
     monkeypatch.setattr(Requesting, "_nodes", lambda self: tuple(node for node in named(self) if node != unknown))
@@ -161,7 +161,7 @@ def test_a_node_that_the_requester_did_not_know_of_is_in_the_answer(
 
 
 def test_large_values_among_small_ones_are_counted_like_all_others() -> None:
-    simulation = aggregation_ring(24, seed=5, check_every=1)
+    simulation = aggregation_ring(24, seed=5, check_every=10)
     for index in range(0, 24, 5):
         aggregation_of(simulation, index).data.padding_bytes = 1 << 20
     answer = Round(simulation, requester=1).answer()
@@ -304,7 +304,7 @@ def test_loss_costs_time_and_not_truth() -> None:
 
 
 def test_two_rounds_at_once_do_not_mix() -> None:
-    simulation = aggregation_ring(10, seed=7, check_every=1)
+    simulation = aggregation_ring(10, seed=7, check_every=10)
     first, second = Round(simulation, requester=1), Round(simulation, requester=8)
     for round_ in (first, second):
         answer = round_.answer()

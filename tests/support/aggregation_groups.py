@@ -25,7 +25,7 @@ def counts_of(index: int, groups: int = 300) -> dict[str, int]:
 
 def ring_of_groups(count: int, seed: int, *, pieces_from: int = 1, sink: ListSink | None = None) -> Simulation:
     simulation = aggregation_ring(
-        count, seed, network=FREE, latency=ConstantLatency(L_S), sink=sink, check_every=1, padding_bytes=1 << 20
+        count, seed, network=FREE, latency=ConstantLatency(L_S), sink=sink, check_every=10, padding_bytes=1 << 20
     )
     for index in range(count):
         plugin = aggregation_of(simulation, index)
