@@ -15,7 +15,7 @@ handler before it returns. Long work goes through `Host.offload`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from peerd.api.bulk import (
@@ -39,6 +39,7 @@ from peerd.api.network import (
     LookupResult as LookupResult,
     MissingMember as MissingMember,
     NeighbourChange as NeighbourChange,
+    Priority as Priority,
     RoutedHop as RoutedHop,
     SendRefusal as SendRefusal,
 )
@@ -71,16 +72,6 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.quantities import ConfigSection
 from peerd.telemetry.schema import Event
-
-
-class Priority(IntEnum):
-    """Which queued control frame goes first on a link."""
-
-    URGENT = 0
-    """For heartbeats, acks and membership: sent before anything else."""
-    NORMAL = 1
-    BACKGROUND = 2
-    """For periodic exchange that may wait, and is dropped first."""
 
 
 class Rng(Protocol):
@@ -366,7 +357,14 @@ class Host(Protocol):
         One that is cancelled before is recorded nowhere.
         """
 
-    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
+    def fetch(
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> SwapHandle:
         """Get the peer's value in a swap, and give none. Raises what `swap` raises."""
 
     # Work, time, state

@@ -1,4 +1,4 @@
-"""What plugins are told about the network: who is in it and where, and why a message was not sent.
+"""What plugins are told about the network: who is in it and where, and how messages are sent, or why not.
 
 Plugins import it from `peerd.api`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -21,6 +21,16 @@ POSITION_MAX_MS: Final = 60_000.0
 ERROR_WIRE_MAX: Final = 100.0
 
 _Position = Annotated[float, Meta(ge=-POSITION_MAX_MS, le=POSITION_MAX_MS)]
+
+
+class Priority(IntEnum):
+    """Which queued control frame goes first on a link."""
+
+    URGENT = 0
+    """For heartbeats, acks and membership: sent before anything else."""
+    NORMAL = 1
+    BACKGROUND = 2
+    """For periodic exchange that may wait, and is dropped first."""
 
 
 class NeighbourChange(Frozen):

@@ -204,8 +204,15 @@ class PluginHost:
     ) -> PreparedSwap:
         return self._node.swaps.prepare(self._name, peer, tag, callbacks, deadline_s, silence_s)
 
-    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
-        return self._node.swaps.fetch(self._name, peer, tag, callbacks, deadline_s)
+    def fetch(
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> SwapHandle:
+        return self._node.swaps.fetch(self._name, peer, tag, callbacks, deadline_s, silence_s)
 
     def offload(
         self,

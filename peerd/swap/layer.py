@@ -103,10 +103,17 @@ class SwapLayer:
         return self._initiate(peer, Intent(plugin, tag, callbacks, self._limited(deadline_s), silence_s=silence_s))
 
     def fetch(
-        self, plugin: str, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None
+        self,
+        plugin: str,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
     ) -> SwapHandle:
         """A swap that gives nothing: the acceptor's `SwapCallbacks.done` gets an empty value."""
-        return self._initiate(peer, Intent(plugin, tag, callbacks, self._limited(deadline_s), b"", is_fetch=True))
+        intent = Intent(plugin, tag, callbacks, self._limited(deadline_s), b"", is_fetch=True, silence_s=silence_s)
+        return self._initiate(peer, intent)
 
     # From the node
 

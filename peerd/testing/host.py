@@ -317,9 +317,16 @@ class FakeHost:
         self.note("prepare_swap", peer=peer, tag=tag, callbacks=callbacks, deadline_s=deadline_s, silence_s=silence_s)
         return FakeSwap(callbacks, lambda what, **arguments: self.note(what, peer=peer, tag=tag, **arguments))
 
-    def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> FakeSwap:
+    def fetch(
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> FakeSwap:
         """Note the call in the transcript."""
-        self.note("fetch", peer=peer, tag=tag, callbacks=callbacks, deadline_s=deadline_s)
+        self.note("fetch", peer=peer, tag=tag, callbacks=callbacks, deadline_s=deadline_s, silence_s=silence_s)
         return FakeSwap(callbacks)
 
     def offload(

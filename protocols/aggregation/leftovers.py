@@ -15,6 +15,7 @@ from typing import Final
 from peerd.api import Host, SwapCallbacks, SwapHandle, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
+from peerd.limits import MIB
 from peerd.messages import Message, PeerRef
 from peerd.words import ago
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Collector
@@ -31,9 +32,14 @@ PATIENCE_S_MAX: Final = 15.0
 """How long at most a node has for its answer, and for each step of giving its data. One that has enrolled may be far
 away though its enrolment was quick, because the overlay goes round slow paths. So it is asked through the overlay as
 well, whether it lives, and has this time only if it does: a machine that vanishes during a round costs little."""
-STALL_DEADLINE_SHARE: Final = 0.5
-"""A swap in which nothing comes for this share of its deadline ends (`swap.stall_timeout`)."""
+FETCH_S_MAX: Final = 2 * PATIENCE_S_MAX
+"""How long at most a node has to give its data, if some of it comes all the time."""
 FETCHED_AT_ONCE: Final = 16
+FIRST_FETCHED: Final = 4
+"""So many are fetched at once until one has come: nobody knows yet how large they are."""
+FETCHED_BYTES_AT_ONCE: Final = 4 * MIB
+"""Of large values fewer are fetched at once, one at least: they share this node's link, and what has not come whole
+when its time is over has come in vain."""
 _HAVE_DATA: Final = (NodeState.RUNNING, NodeState.PRUNED, NodeState.FINISHED)
 
 
@@ -79,6 +85,8 @@ class Leftovers:
         self._waiting: deque[tuple[PeerRef, float]] = deque()
         """Whom to fetch from, and how long its answer took: that is as many round trips as opening a stream."""
         self._fetching: dict[NodeId, SwapHandle] = {}
+        self._come, self._come_bytes = 0, 0
+        """How many values have come, and how large they were together."""
 
     def ask_ahead(self, missing: list[PeerRef]) -> None:
         """Ask why these are missing, while a fuller result is waited for: silent ones then cost no time more."""
@@ -168,15 +176,17 @@ class Leftovers:
             self._alive.add(node)
 
     def _fetch_next(self) -> None:
-        while self._waiting and len(self._fetching) < FETCHED_AT_ONCE:
+        mean_bytes = max(1, self._come_bytes // self._come) if self._come else FETCHED_BYTES_AT_ONCE // FIRST_FETCHED
+        at_once = max(1, min(FETCHED_AT_ONCE, FETCHED_BYTES_AT_ONCE // mean_bytes))
+        while self._waiting and len(self._fetching) < at_once:
             peer, took_s = self._waiting.popleft()
             callbacks = SwapCallbacks(done=bind(self._fetched, peer), failed=bind(self._fetch_failed, peer))
             step_s = min(max(self._reserve_s, PATIENCE * took_s), PATIENCE_S_MAX)
-            within_s = step_s / STALL_DEADLINE_SHARE
-            self._fetching[peer.id] = self._host.fetch(peer, own_tag(self._round_id), callbacks, within_s)
+            self._fetching[peer.id] = self._host.fetch(peer, own_tag(self._round_id), callbacks, FETCH_S_MAX, step_s)
 
     def _fetched(self, peer: PeerRef, value: Value) -> None:
         self._fetching.pop(peer.id, None)
+        self._come, self._come_bytes = self._come + 1, self._come_bytes + value_size_bytes(value)
 
         def decoded(partial: Partial) -> None:
             self.partials.append(partial)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peerd.api import SwapCallbacks
+from peerd.api import SizedBlob, SwapCallbacks
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
@@ -24,7 +24,14 @@ from protocols.aggregation.exchange import (
     own_tag,
     result_tag,
 )
-from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
+from protocols.aggregation.leftovers import (
+    FETCH_S_MAX,
+    FETCHED_AT_ONCE,
+    FETCHED_BYTES_AT_ONCE,
+    FIRST_FETCHED,
+    PATIENCE_S_MAX,
+    STATUS_TIMEOUT_S,
+)
 from protocols.aggregation.messages import (
     ConfirmContribution,
     Enrolled,
@@ -371,13 +378,14 @@ def test_the_result_gets_the_own_data_of_those_that_it_lacks() -> None:
     for request in asking.host.requests:
         state = NodeState.EXTRACTING if request.peer.id >> 120 == 6 else NodeState.PRUNED
         request.on_reply(RoundStatus(asking.round_id, state, 0, ""), request.peer)
-    own = [(number, callbacks) for number, callbacks in asking.fetches() if number != 2]
-    assert [number for number, _ in own] == [1, 4, 5, 7, 8], "who still extracts has nothing to give"
+    assert [number for number, _ in asking.fetches()] == [2, 1, 4, 5, 7], "who still extracts has nothing to give"
     assert {each.arguments["tag"] for each in asking.host.asked if each.what == "fetch"} == {
         result_tag(asking.round_id),
         own_tag(asking.round_id),
     }
-    for number, callbacks in own:
+    for place, number in enumerate([1, 4, 5, 7, 8], 1):
+        found, callbacks = asking.fetches()[place]
+        assert found == number
         if number == 1:
             callbacks.failed("timeout")
         elif number == 4:
@@ -420,7 +428,11 @@ def test_at_the_deadline_nothing_is_fetched_any_more() -> None:
     assert answer.outcome == "failed"
 
 
-def test_only_so_many_are_fetched_from_at_once() -> None:
+@pytest.mark.parametrize(
+    ("value_bytes", "at_once"), [(0, 16), (1000, 16), (FETCHED_BYTES_AT_ONCE // 3, 3), (2 * FETCHED_BYTES_AT_ONCE, 1)]
+)
+def test_so_many_are_fetched_from_at_once_as_their_values_allow(value_bytes: int, at_once: int) -> None:
+    """With sixteen of a MiB over a link of 8 Mb/s none came whole within its time, and all of them were lost."""
     asking = Asking()
     asking.enrol(*range(9, 9 + 2 * FETCHED_AT_ONCE))
     asking.offer(2, 2)
@@ -428,9 +440,13 @@ def test_only_so_many_are_fetched_from_at_once() -> None:
     asking.fetched(2, 3)
     for request in asking.host.requests:
         request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
-    assert len(asking.fetches()) == 1 + FETCHED_AT_ONCE
-    asking.fetches()[1][1].failed("timeout")
-    assert len(asking.fetches()) == 2 + FETCHED_AT_ONCE
+    assert len(asking.fetches()) == 1 + FIRST_FETCHED
+    own = asking.fetches()[1:]
+    own[0][1].done(SizedBlob(b"", value_bytes))
+    assert len(asking.fetches()) == 1 + max(FIRST_FETCHED, 1 + at_once)
+    for _, callbacks in own[1:]:
+        callbacks.failed("stalled")
+    assert len(asking.fetches()) == 1 + FIRST_FETCHED + at_once, "so many are under way, and four are over"
 
 
 def test_a_far_node_has_longer_for_its_answer_but_not_for_ever() -> None:
@@ -450,7 +466,8 @@ def test_a_far_node_has_longer_for_its_answer_but_not_for_ever() -> None:
     asking.host.time_s += 7.0
     far.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), far.peer)
     fetch = [each.arguments for each in asking.host.asked if each.what == "fetch"][-1]
-    assert fetch["deadline_s"] * STALL_DEADLINE_SHARE == PATIENCE * 7.0, "as long for each step as the answer took"
+    assert fetch["silence_s"] == PATIENCE * 7.0, "as long for each step as the answer took"
+    assert fetch["deadline_s"] == FETCH_S_MAX
 
 
 def test_a_node_that_has_enrolled_has_time_for_its_answer_however_near_it_seems() -> None:
