@@ -107,5 +107,6 @@ class PreparedSwap(SwapHandle, Protocol):
     def offer(self, value: Value, *, may_wait: bool = False) -> None:
         """Begin, as soon as the connection is open. Harmless when it has ended.
 
-        ``may_wait``: the peer may put its answer off, so that only after it ``silence_s`` counts.
+        ``may_wait``: the peer may put its answer off, so that ``silence_s`` counts until the connection
+        is open, and then after the answer only.
         """

@@ -225,7 +225,7 @@ class Swapping:
         return self._rtt_s(peer) >= PREPARED_RTT_S
 
     def _silence_s(self, peer: PeerRef) -> float:
-        """How long this partner may say nothing while its value is due."""
+        """How long this partner may say nothing while its value, or the connection for ours, is due."""
         return patience_s(SILENCE_S, self._rtt_s(peer))
 
     def accept(self, peer: PeerRef, level: int, value: Value) -> AcceptSwap:

@@ -46,7 +46,7 @@ async def test_the_first_frame_arrives_after_tcp_tls_and_hello() -> None:
 
 @both_loops
 async def test_a_peer_is_reached_that_needs_nearly_the_time_limit_for_each_answer() -> None:
-    """Nobody who is dead has the time of all answers. Here the relay answers TCP's handshake itself."""
+    """All answers together take longer than the limit. The relay answers TCP's handshake at once, TLS's late."""
     limit_s = 5 * LATENCY_S
     async with Rig(tls=True, settings=replace(FAST, dial_timeout_s=limit_s)) as rig:
         one, two = rig.pair()
@@ -59,9 +59,7 @@ async def test_a_peer_is_reached_that_needs_nearly_the_time_limit_for_each_answe
                 return one.links.is_linked(two.ref)
 
             await until(is_linked_now, PATIENCE_S)
-            assert path.passages[-1].target >= 2 and limit_s < 6 * LATENCY_S, (
-                "the whole way takes longer than the limit"
-            )
+            assert limit_s < (FIRST_FRAME_ONE_WAYS - 1) * LATENCY_S
 
 
 @pytest.mark.parametrize("loop", cases(["uvloop"], ["asyncio"]))
