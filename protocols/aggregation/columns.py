@@ -237,14 +237,28 @@ class GroupColumns:
         """The groups of each part, see `part_of`."""
         numpy = _numpy()
         hashes = numpy.fromiter(map(crc32, self.keys.tolist()), dtype=numpy.int64, count=len(self))
-        masks = [hashes % parts == part for part in range(parts)]
-        return [GroupColumns(self.keys[mask], [column[mask] for column in self.columns]) for mask in masks]
+        return [self._where(hashes % parts == part) for part in range(parts)]
+
+    def _where(self, mask: Any) -> GroupColumns:
+        return GroupColumns(self.keys[mask], [column[mask] for column in self.columns])
 
     def ranked(self, kinds: Sequence[ArrayKind], count: int | None) -> tuple[list[str], list[list[object]]]:
         """The first ``count`` groups (default all) by rank and then key: their keys, and their columns."""
-        order = _numpy().argsort(_falling(_numpy(), kinds[0], self.columns[0]), kind="stable")[:count]
+        order = self._order(kinds)[:count]
         keys = [key.decode() for key in self.keys[order].tolist()]
         return keys, [column[order].tolist() for column in self.columns]
+
+    def _order(self, kinds: Sequence[ArrayKind]) -> Any:
+        """The places of all groups by rank, and of equal ones by key."""
+        numpy = _numpy()
+        return numpy.argsort(_falling(numpy, kinds[0], self.columns[0]), kind="stable")
+
+    def fold(self, kinds: Sequence[ArrayKind], most: int) -> tuple[GroupColumns, list[int | float]]:
+        """The ``most`` groups that come first by rank and then key, and the `totals` of the others, at least one."""
+        numpy = _numpy()
+        folded = numpy.ones(len(self), dtype=bool)
+        folded[self._order(kinds)[:most]] = False
+        return self._where(~folded), self._where(folded).totals(kinds)
 
     def totals(self, kinds: Sequence[ArrayKind]) -> list[int | float]:
         """The columns of the state of all groups together."""

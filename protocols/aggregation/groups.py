@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from protocols.aggregation.columns import ARRAYS_MIN, GroupColumns, part_of
 from protocols.aggregation.numbers import add_counts
@@ -116,8 +117,8 @@ class Grouped(Generic[S]):
             add_counts(a.remainder.groups, b.remainder.groups), merge(a.remainder.state, b.remainder.state)
         )
         columns = self._merged_columns(a, b)
-        if columns is not None and len(columns) <= self.groups_max:
-            return GroupStates.of(self.function, columns, remainder)
+        if columns is not None:
+            return self.fold(GroupStates.of(self.function, columns, remainder))
         large, small = (a, b) if len(a) >= len(b) else (b, a)
         merged = large.groups.copy()
         get = merged.get
@@ -152,13 +153,24 @@ class Grouped(Generic[S]):
         excess = len(value) - self.groups_max
         if excess <= 0:
             return value
-        rank, state = self.function.rank, value.remainder.state
+        folded = add_counts(value.remainder.groups, excess)
+        function, state = self.function, value.remainder.state
+        if value.columns is not None:
+            columns, totals = value.columns.fold(function.arrays, self.groups_max)
+            state = function.merge(state, self._state_of(totals))
+            return GroupStates.of(function, columns, Remainder(folded, state))
         ranked = sorted(value.groups)
-        ranked.sort(key=lambda key: rank(value.groups[key]), reverse=True)
+        ranked.sort(key=lambda key: function.rank(value.groups[key]), reverse=True)
         for key in ranked[self.groups_max :]:
-            state = self.function.merge(state, value.groups[key])
+            state = function.merge(state, value.groups[key])
         kept = {key: value.groups[key] for key in ranked[: self.groups_max]}
-        return GroupStates(kept, Remainder(add_counts(value.remainder.groups, excess), state))
+        return GroupStates(kept, Remainder(folded, state))
+
+    def _state_of(self, totals: Sequence[object]) -> S:
+        try:
+            return self.function.from_columns(totals)
+        except ValueError as error:
+            raise ProtocolError("aggregation_overflow", f"what is folded passes a bound: {error}") from error
 
     def total(self, value: GroupStates[S]) -> S:
         """All groups and the remainder merged: what the function without groups would give."""

@@ -14,7 +14,7 @@ from peerd.ids import NodeId
 from protocols.aggregation import columns
 from protocols.aggregation.columns import GroupColumns, read_column, read_keys, write_column, write_keys
 from protocols.aggregation.functions import Input
-from protocols.aggregation.groups import Grouped
+from protocols.aggregation.groups import Grouped, GroupStates, Remainder
 from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
 from protocols.aggregation.query import Query, parse_query
@@ -63,9 +63,9 @@ def own(query: Query, contributor: int, pairs: list[tuple[str, Any]]) -> Partial
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(ALL), rows, rows, rows)
-def test_arrays_are_what_objects_are(text: str, x: Any, y: Any, z: Any) -> None:
-    query = parse_query(f"{text} by k", groups_max=20)
+@given(st.sampled_from(ALL), st.sampled_from((20, 2)), rows, rows, rows)
+def test_arrays_are_what_objects_are(text: str, most: int, x: Any, y: Any, z: Any) -> None:
+    query = parse_query(f"{text} by k", groups_max=most)
 
     def merged() -> Partial:
         parts = [own(query, contributor, pairs) for contributor, pairs in ((1, x), (2, y), (3, z))]
@@ -118,8 +118,17 @@ def test_more_groups_than_the_cap_are_folded() -> None:
     query = parse_query("sum(x) by k", groups_max=2)
     a, b = own(query, 1, [("a", 5), ("b", 1)]), own(query, 2, [("a", 1), ("c", 3)])
     merged = merge(*(Partial.decode(part.encode(), query) for part in (a, b)))
+    assert merged.value.columns is not None, "as arrays"
     assert merged == merge(a, b)
     assert (merged.value.groups, merged.value.remainder.groups) == ({"a": (6, -1), "c": (3, -1)}, 1)
+
+
+def test_folded_counts_that_pass_the_bound() -> None:
+    query = parse_query("count by k", groups_max=1)
+    value = GroupColumns.of(query.function.arrays, list("abcd"), [[2**62 - 1] * 4])
+    assert value is not None and isinstance(query.monoid, Grouped)
+    with pytest.raises(ProtocolError, match="passes a bound"):
+        query.monoid.fold(GroupStates.of(query.function, value, Remainder(0, 0)))
 
 
 def test_keys_of_very_different_lengths_stay_texts() -> None:
