@@ -1,8 +1,9 @@
-"""Worker processes for jobs that strangers choose: each job has its own, which the kernel limits, and can be killed.
+"""Worker processes for jobs that strangers choose: the kernel limits them, and they can be killed.
 
-The jobs are forked by `peerd.system.work_server`, a small process that is started for the first job and ends when
-there has been none for a while, so that a daemon at rest has none. What comes back from a job is bytes, bounded, and
-not to be trusted: only its first byte is looked at here.
+They are forked by `peerd.system.work_server`, a small process that is started for the first job and ends, with all
+workers, when there has been no job for a while, so that a daemon at rest has none. A worker has one job at a time, and
+gets another one only after one that went well and took little. What comes back is bytes, bounded, and not to be
+trusted: only what `peerd.system.work_server.ANSWER` says before them is looked at here.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from peerd.api import WorkLimits
 from peerd.errors import Bug, Unavailable
 from peerd.quantities import format_duration, format_size
 from peerd.system.work_server import (
+    ANSWER,
     CONTROL_BYTES_MAX,
     ENDED,
     KILL,
     NO_MEMORY,
     NO_PROCESS,
     REASON_BYTES_MAX,
-    REQUEST_HEADER,
+    REQUEST,
     RESULT,
     START,
 )
@@ -42,13 +44,13 @@ JOBS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """The longest pickled function with its arguments: it must fit into the buffer of a socket."""
 IDLE_S: Final = 60.0
-"""The server ends after so long without a job. Starting it again takes about a third of a second, a job some 10 ms."""
+"""The server ends after so long without a job. Starting it takes about a third of a second, a worker some 5 ms."""
 READ_BYTES: Final = 256 * 1024
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One job. It is over when its process has ended and all that it wrote was read."""
+    """One job, which waits for a worker or has one."""
 
     pool: ProcessPool
     modules: str
@@ -56,11 +58,6 @@ class _Job:
     done: Callable[[Any], None]
     failed: Callable[[BaseException], None]
     within: WorkLimits
-    number: int = 0
-    connection: socket.socket | None = None
-    answer: bytearray = field(default_factory=bytearray)
-    code: int | None = None
-    is_too_long: bool = False
     is_cancelled: bool = False
 
     def cancel(self) -> None:
@@ -68,15 +65,51 @@ class _Job:
             self.is_cancelled = True
             self.pool.call_off(self)
 
-    def outcome(self) -> bytes | Unavailable:
-        """Return the job's result, or the reason why there is none."""
-        kind, text = bytes(self.answer[:1]), self.answer[1:]
-        if self.code == 0 and not self.is_too_long and kind == RESULT:
-            return bytes(text)
-        return Unavailable(f"{self.within.name} {self._reason(kind, text)}")
 
-    def _reason(self, kind: bytes, text: bytearray) -> str:
-        within = self.within
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """One process. It is over when it has ended, and all that it wrote was read."""
+
+    number: int
+    modules: str
+    memory_bytes: int
+    connection: socket.socket | None
+    job: _Job | None = None
+    """``None``: it waits for one, or ends."""
+    answer: bytearray = field(default_factory=bytearray)
+    code: int | None = None
+    is_too_long: bool = False
+
+    @property
+    def is_spare(self) -> bool:
+        return self.job is None and self.connection is not None and self.code is None
+
+    def suits(self, job: _Job) -> bool:
+        """Whether it waits for a job, and has the modules and the memory that this one wants."""
+        return self.is_spare and (self.modules, self.memory_bytes) == (job.modules, job.within.memory_bytes)
+
+    def header(self) -> tuple[bytes, bool, int]:
+        """What the answer says of itself, see `peerd.system.work_server.ANSWER`; nothing as long as it is not here."""
+        return ANSWER.unpack_from(self.answer) if len(self.answer) >= ANSWER.size else (b"", False, 0)
+
+    def is_longer_than(self, result_bytes_max: int) -> bool:
+        """Whether the answer is longer than that, or says that it will be."""
+        return max(self.header()[2], len(self.answer) - ANSWER.size) > result_bytes_max
+
+    def is_done(self) -> bool:
+        """Whether the answer is here, and the process waits for another job."""
+        _, stays, size = self.header()
+        return stays and len(self.answer) >= ANSWER.size + size
+
+    def outcome(self, within: WorkLimits) -> bytes | Unavailable:
+        """Return the job's result, or the reason why there is none."""
+        kind, _, size = self.header()
+        text = bytes(self.answer[ANSWER.size :])
+        if self.code in (None, 0) and not self.is_too_long and kind == RESULT and len(text) == size:
+            return text
+        return Unavailable(f"{within.name} {self._reason(kind, text, within)}")
+
+    def _reason(self, kind: bytes, text: bytes, within: WorkLimits) -> str:
         if self.is_too_long:
             return f"gave a result of more than {format_size(within.result_bytes_max)}"
         if kind == NO_MEMORY:
@@ -106,18 +139,18 @@ class ProcessPool:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: list[_Job] = []
-        self._running: dict[int, _Job] = {}
+        self._workers: dict[int, _Worker] = {}
         self._numbers = 0
         self._is_closed = False
 
     @property
     def outstanding(self) -> int:
         """Jobs waiting or running."""
-        return len(self._waiting) + len(self._running)
+        return len(self._waiting) + len(self._running())
 
     @property
     def server_pid(self) -> int | None:
-        """The process that jobs are forked from, while there is one."""
+        """The process that workers are forked from, while there is one."""
         return None if self._process is None else self._process.pid
 
     def submit(
@@ -134,7 +167,8 @@ class ProcessPool:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise Bug(f"a job for a process has to be picklable: {error}") from error
         modules = getattr(function, "__module__", None) or "builtins", *within.modules
-        job = _Job(self, " ".join(modules), REQUEST_HEADER.pack(len(request)) + request, done, failed, within)
+        header = REQUEST.pack(len(request), within.cpu_s, within.wall_s)
+        job = _Job(self, " ".join(modules), header + request, done, failed, within)
         if self._is_closed or self.outstanding >= JOBS_MAX:
             self._refuse(job, f"{self.outstanding} jobs are waiting for a worker")
         elif len(request) > REQUEST_BYTES_MAX:
@@ -145,22 +179,23 @@ class ProcessPool:
         return job
 
     def call_off(self, job: _Job) -> None:
-        """Forget a job that waits, or kill one that runs; the place is free when the process has ended."""
+        """Forget a job that waits, or kill its worker; the place is free when the process has ended."""
         if job in self._waiting:
             self._waiting.remove(job)
-        elif job.number in self._running:
-            self._kill(job)
+        for worker in self._workers.values():
+            if worker.job is job:
+                self._kill(worker)
 
     def close(self) -> None:
         """Take no more jobs and forget all; the server kills what runs, and is not waited for."""
         self._is_closed = True
         self._waiting.clear()
-        for job in self._running.values():
-            self._stop_reading(job)
-        self._running.clear()
         self._end_server()
 
     # Jobs
+
+    def _running(self) -> list[_Job]:
+        return [worker.job for worker in self._workers.values() if worker.job is not None]
 
     def _refuse(self, job: _Job, reason: str) -> None:
         error = Unavailable(reason)
@@ -168,9 +203,10 @@ class ProcessPool:
 
     def _next(self) -> _Job | None:
         """The first job of the owner that has the fewest running; the last place is for an owner that has none."""
-        if len(self._running) >= RUNNING_MAX or not self._waiting:
+        running = self._running()
+        if len(running) >= RUNNING_MAX or not self._waiting:
             return None
-        has: Counter[Hashable] = Counter(job.within.owner for job in self._running.values())
+        has: Counter[Hashable] = Counter(job.within.owner for job in running)
         job = min(self._waiting, key=lambda each: has[each.within.owner])
         return None if has[job.within.owner] >= RUNNING_MAX - 1 else job
 
@@ -183,61 +219,91 @@ class ProcessPool:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        within = job.within
         try:
-            control = self._server()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                ours.setblocking(False)
-                ours.send(job.request)
-                self._numbers += 1
-                start = START.pack(b"S", self._numbers, within.memory_bytes, within.cpu_s, within.wall_s)
-                socket.send_fds(control, [start + job.modules.encode()], [theirs.fileno()])
+            worker = self._spare_with(job) or self._forked_with(job)
         except OSError as error:
             self._refuse(job, f"no worker could be started: {error.strerror}")
-            return
-        job.number, job.connection = self._numbers, ours
-        self._running[job.number] = job
-        self._loop.add_reader(ours, self._read, job)
+        else:
+            worker.job = job
 
-    def _read(self, job: _Job) -> None:
-        if job.connection is None:
+    def _spare_with(self, job: _Job) -> _Worker | None:
+        """Give the job to a worker that waits for one; ``None`` where there is none."""
+        for worker in self._workers.values():
+            if worker.suits(job) and worker.connection is not None:
+                with suppress(OSError):  # it has just ended, as the server will say
+                    worker.connection.send(job.request)
+                    return worker
+        return None
+
+    def _forked_with(self, job: _Job) -> _Worker:
+        """Give the job to a new worker, in the place of one that waits for others if there are too many."""
+        spare = next((worker for worker in self._workers.values() if worker.is_spare), None)
+        if spare is not None and len(self._workers) >= RUNNING_MAX:
+            self._kill(spare)
+        control = self._server()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.setblocking(False)
+            ours.send(job.request)
+            self._numbers += 1
+            start = START.pack(b"S", self._numbers, job.within.memory_bytes)
+            socket.send_fds(control, [start + job.modules.encode()], [theirs.fileno()])
+        worker = _Worker(self._numbers, job.modules, job.within.memory_bytes, ours)
+        self._workers[worker.number] = worker
+        self._loop.add_reader(ours, self._read, worker)
+        return worker
+
+    def _read(self, worker: _Worker) -> None:
+        if worker.connection is None:
             return
         try:
-            data = job.connection.recv(READ_BYTES)
+            data = worker.connection.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        job.answer += data
-        if len(job.answer) > 1 + job.within.result_bytes_max:
-            job.is_too_long = True
-            job.answer.clear()
-            self._kill(job)
-        elif not data:
-            self._stop_reading(job)
-            self._settle(job)
-
-    def _kill(self, job: _Job) -> None:
-        self._stop_reading(job)
-        if self._control is not None:
-            with suppress(OSError):  # the server is gone, and its jobs with it
-                self._control.send(KILL.pack(b"K", job.number))
-
-    def _stop_reading(self, job: _Job) -> None:
-        if job.connection is not None:
-            self._loop.remove_reader(job.connection)
-            job.connection.close()
-            job.connection = None
-
-    def _settle(self, job: _Job) -> None:
-        if job.code is None or job.connection is not None:
+        if not data:
+            self._stop_reading(worker)
+            self._settle(worker)
             return
-        del self._running[job.number]
-        outcome = job.outcome()
-        job.answer.clear()
+        worker.answer += data
+        if worker.job is None:  # it says what nobody has asked for
+            self._kill(worker)
+        elif worker.is_longer_than(worker.job.within.result_bytes_max):
+            worker.is_too_long = True
+            worker.answer.clear()
+            self._kill(worker)
+        elif worker.is_done():
+            self._finish(worker, worker.job)
+
+    def _kill(self, worker: _Worker) -> None:
+        self._stop_reading(worker)
+        if self._control is not None:
+            with suppress(OSError):  # the server is gone, and its workers with it
+                self._control.send(KILL.pack(b"K", worker.number))
+
+    def _stop_reading(self, worker: _Worker) -> None:
+        if worker.connection is not None:
+            self._loop.remove_reader(worker.connection)
+            worker.connection.close()
+            worker.connection = None
+
+    def _settle(self, worker: _Worker) -> None:
+        """The process may have ended, and all that it wrote may be here."""
+        if worker.code is None or worker.connection is not None:
+            return
+        del self._workers[worker.number]
+        if worker.job is not None:
+            self._finish(worker, worker.job)
+
+    def _finish(self, worker: _Worker, job: _Job) -> None:
+        outcome = worker.outcome(job.within)
+        if isinstance(outcome, Unavailable):
+            self._kill(worker)
+        worker.job = None
+        worker.answer.clear()
         self._start_waiting()
-        if not self._running:
+        if not self._running():
             self._idle = self._loop.call_later(self._idle_s, self._end_server)
         if job.is_cancelled:
             return
@@ -277,25 +343,27 @@ class ProcessPool:
             self._server_lost()
             return
         number, code = ENDED.unpack(message)
-        job = self._running.get(number)
-        if job is not None:
-            job.code = code
-            self._settle(job)
+        worker = self._workers.get(number)
+        if worker is not None:
+            worker.code = code
+            self._settle(worker)
 
     def _server_lost(self) -> None:
+        lost = self._running()
         self._end_server()
-        lost = list(self._running.values())
-        self._running.clear()
         for job in lost:
-            self._stop_reading(job)
             self._refuse(job, f"{job.within.name} was ended: the process that workers come from was lost")
         self._start_waiting()
 
     def _end_server(self) -> None:
-        """Close the connection to the server, which then ends. A thread waits for it, so that the loop does not."""
+        """Close the connection to the server, which then ends with all workers. A thread waits for it, and not the
+        loop."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+        for worker in self._workers.values():
+            self._stop_reading(worker)
+        self._workers.clear()
         if self._control is not None:
             self._loop.remove_reader(self._control)
             self._control.close()
