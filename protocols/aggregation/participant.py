@@ -48,12 +48,12 @@ from protocols.aggregation.messages import (
     StartRound,
 )
 from protocols.aggregation.partial import PARTIAL_BYTES_MAX
+from protocols.aggregation.patience import LevelPatience, patience_s
 from protocols.aggregation.prefix import HostNeighbourhood, neighbourhood_of
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import enrolled_statement
 
 if TYPE_CHECKING:
-    from protocols.aggregation.patience import LevelPatience
     from protocols.aggregation.swapping import Ahead
     from protocols.aggregation.tree import BinomialTree
     from protocols.aggregation.treerun import TreeRun
@@ -164,27 +164,32 @@ class Participant:
     def enrol(self) -> None:
         """Tell the requester, again if need be, that this node takes part.
 
-        The enrolment is on its way before the data is, by the links of the overlay, which are there already. A link of
-        its own in a small ring is for those whom some hop does not let through. Nobody waits for the answer where
-        values ride: those who get one can show who takes part. Of a swap they could not.
+        The enrolment is on its way before the data is, by links which are there already: that to a requester in the
+        leaf set, which need not be signed and is answered by a word, or those of the overlay. A link of its own in a
+        small ring is for those whom some hop does not let through. Nobody waits for the answer where values ride: those
+        who get one can show who takes part. Of a swap they could not.
         """
-        if self._is_enrolled:
+        if self._is_enrolled or self.is_over:
             return
         if self._enrol_tries >= TELL_TRIES_MAX:
             self._on_refused(self, "requester_silent")
             return
+        host, requester = self.host, self.requester
+        is_near = any(peer.id == requester.id for peer in host.leaf_set().members())
+        is_routed = self._enrol_tries == is_near or not (self.start.is_direct or is_near)
         self._enrol_tries += 1
-        host = self.host
-        is_routed = self._enrol_tries == 1 or not self.start.is_direct
-        enrolled = enrolment(host, self.round_id, "", is_signed=is_routed and self.requester.id != host.id)
-        if self.requester.id == host.id:
-            host.send(self.requester, enrolled)
+        enrolled = enrolment(host, self.round_id, "", is_signed=is_routed and requester.id != host.id)
+        if requester.id == host.id:
+            host.send(requester, enrolled)
             self.noted()
-        elif not is_routed:
-            host.request(self.requester, enrolled, TELL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
-        else:
-            host.route(self.requester.id, enrolled)
+        elif is_routed:
+            host.route(requester.id, enrolled)
             host.set_timer(ENROL_TIMER, TELL_PAUSE_S * 2 ** (self._enrol_tries - 1), self.round_id)
+        elif self._enrol_tries == 1:
+            within_s = patience_s(TELL_PAUSE_S, self.run.neighbourhood.rtt_s(requester))
+            host.request(requester, enrolled, within_s, self._enrol_answered, self.enrol)
+        else:
+            host.request(requester, enrolled, TELL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
 
     def _enrol_answered(self, reply: Message, source: PeerRef) -> None:
         if self.is_over:

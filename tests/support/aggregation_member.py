@@ -30,12 +30,12 @@ def one_record(query: Query, own: NodeId) -> Extraction:
     return Extraction(Grouped(function, query.groups_max).lift("a", 1), report)
 
 
-def member() -> tuple[Aggregation, FakeHost]:
-    """A node with data, and one other node next to it."""
+def member(*, is_near: bool = True) -> tuple[Aggregation, FakeHost]:
+    """A node with data, and one other node next to it. ``is_near``: so is who asks."""
     plugin = Aggregation(AggregationConfig())
     plugin.data.extractor = one_record
     host = FakeHost(OWN, plugin)
-    host.neighbours = (peer(SIBLING), peer(ASKER))
+    host.neighbours = (peer(SIBLING), peer(ASKER)) if is_near else (peer(SIBLING),)
     return plugin, host
 
 
@@ -57,5 +57,6 @@ def broadcast(host: FakeHost, message: Message, source: PeerRef) -> None:
 
 
 def enrolments(host: FakeHost, asker: PeerRef) -> int:
-    """How often this node said to the requester, through the overlay, that it takes part."""
-    return sum(isinstance(each, Enrolled) and to == asker.id for to, each in host.routed)
+    """How often this node said to the requester that it takes part."""
+    direct = [(request.peer.id, request.message) for request in host.requests]
+    return sum(isinstance(each, Enrolled) and to == asker.id for to, each in [*host.routed, *direct])

@@ -67,7 +67,7 @@ LARGE = started(peer(ASKER), QUERY.to_wire(), is_direct=False)
 
 def test_in_a_large_ring_enrolment_goes_through_the_overlay_signed() -> None:
     """The requester has no link left for some."""
-    _, host = member()
+    _, host = member(is_near=False)
     broadcast(host, LARGE, peer(ASKER))
     assert not host.requests
     [(to, enrolled)] = [(to, each) for to, each in host.routed if isinstance(each, Enrolled)]
@@ -104,7 +104,7 @@ def test_what_is_said_when_enrolling_cannot_be_changed_on_the_way() -> None:
 
 
 def test_in_a_large_ring_only_the_requester_ends_the_enrolling_and_nobody_waits_for_it() -> None:
-    plugin, host = member()
+    plugin, host = member(is_near=False)
     broadcast(host, LARGE, peer(ASKER))
     for proof in (b"", signed(NodeId(SIBLING), noted_statement(LARGE.round_id, host.id)), LARGE.proof):
         with pytest.raises(ProtocolError, match="forged_note"):
@@ -116,7 +116,7 @@ def test_in_a_large_ring_only_the_requester_ends_the_enrolling_and_nobody_waits_
 
 
 def test_an_enrolment_that_is_lost_is_said_again_and_not_for_ever() -> None:
-    plugin, host = member()
+    plugin, host = member(is_near=False)
     broadcast(host, LARGE, peer(ASKER))
     for number in range(TELL_TRIES_MAX):
         assert host.timers["enrol_due", LARGE.round_id] == host.time_s + TELL_PAUSE_S * 2**number
@@ -168,7 +168,7 @@ def test_nodes_enrol_on_links_of_their_own_where_everybody_can_have_one(count: i
 
 
 def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
-    plugin, host = member()
+    plugin, host = member(is_near=False)
     broadcast(host, start(), peer(ASKER))
     host.fire("enrol_due", ROUND)
     for _ in range(TELL_TRIES_MAX - 1):
@@ -177,6 +177,27 @@ def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
     assert len(host.requests) == TELL_TRIES_MAX - 1, "on links of their own after the first, which is routed"
     assert not plugin.participating.participants
     assert not host.timers
+
+
+@pytest.mark.parametrize("begun", [start(), LARGE], ids=["small ring", "large ring"])
+def test_a_neighbour_of_the_requester_enrols_on_their_link_and_then_through_the_overlay(begun: StartRound) -> None:
+    plugin, host = member()
+    broadcast(host, begun, peer(ASKER))
+    [request] = host.requests
+    assert (request.peer.id, request.timeout_s) == (ASKER, TELL_PAUSE_S)
+    assert isinstance(request.message, Enrolled) and request.message.proof == b"", "the link shows whose word it is"
+    assert not host.routed
+    request.on_timeout()
+    [(to, enrolled)] = host.routed
+    assert to == ASKER and isinstance(enrolled, Enrolled) and enrolled.proof
+    noted = Noted(begun.round_id, signed(NodeId(ASKER), noted_statement(begun.round_id, host.id)))
+    broadcast(host, noted, peer(ASKER))
+    assert ("enrol_due", begun.round_id) not in host.timers
+    assert begun.round_id in plugin.participating.participants
+    for after_the_end in (host.requests[0].on_timeout, lambda: host.requests[0].on_reply(noted, peer(ASKER))):
+        host.deliver(StopRound(begun.round_id), peer(ASKER))
+        after_the_end()
+        assert not plugin.participating.participants and not host.timers
 
 
 def test_a_value_that_cannot_be_decoded_costs_its_giver_the_link_and_nothing_else() -> None:
@@ -353,7 +374,6 @@ def test_the_requester_ends_a_round_that_it_never_asked_for() -> None:
     assert stop == StopRound(ROUND)
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
-    host.fire("enrol_due", ROUND)
     host.requests[-1].on_reply(stop, peer(ASKER))
     assert not plugin.participating.participants
     assert asker.deliver(ResultReady(ROUND, 1, 100), peer(SIBLING)) == stop
