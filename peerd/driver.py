@@ -52,6 +52,9 @@ class Stream(Protocol):
     def abort(self) -> None:
         """Close at once and drop what was not sent."""
 
+    def hand_over(self, handler: StreamHandler) -> None:
+        """Another handler gets what comes from now on, and hears of the end; ``opened`` is not called again."""
+
 
 class StreamHandler(Protocol):
     """Who reads a stream. The driver fills buffers that the handler hands out, so bytes are copied once."""

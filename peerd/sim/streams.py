@@ -134,6 +134,10 @@ class SimStream:
         """Close at once; the other end sees a reset."""
         self._fail("aborted", "reset")
 
+    def hand_over(self, handler: StreamHandler) -> None:
+        """Another handler reads from now on."""
+        self.handler = handler
+
     # Sending
 
     def _window(self) -> int:
@@ -290,7 +294,7 @@ class SimStream:
             if view is None:
                 handler.padding_received(size)
             else:
-                self._fill_buffers(handler, view)
+                self._fill_buffers(view)
         except ProtocolError as error:
             self._fail(error.reason, "reset")
             driver.misbehaved(self.peer, error)
@@ -301,14 +305,14 @@ class SimStream:
         if self._twin is not None:
             self._twin._acknowledged(size)
 
-    def _fill_buffers(self, handler: StreamHandler, view: memoryview) -> None:
-        while view and self.state is StreamState.OPEN:
-            buffer = handler.get_buffer(len(view))
+    def _fill_buffers(self, view: memoryview) -> None:
+        while view and self.state is StreamState.OPEN and self.handler is not None:
+            buffer = self.handler.get_buffer(len(view))
             size = min(len(buffer), len(view))
             if size == 0:
                 raise Bug("a stream handler gave an empty buffer")
             buffer[:size] = view[:size]
-            handler.buffer_updated(size)
+            self.handler.buffer_updated(size)  # another one, perhaps, now that bytes have come
             view = view[size:]
 
     # The end
@@ -374,9 +378,12 @@ class SimStream:
         self.state = StreamState.CLOSED
         self._driver.streams.pop(self, None)
         self._queue.clear()
-        handler = self.handler
-        if handler is not None:
-            self._engine.call_soon(self._driver.run, lambda: handler.closed(reason))
+        if self.handler is not None:
+            self._engine.call_soon(self._driver.run, lambda: self._tell_closed(reason))
+
+    def _tell_closed(self, reason: str | None) -> None:
+        if self.handler is not None:
+            self.handler.closed(reason)
 
 
 class StreamOpening(Opening):

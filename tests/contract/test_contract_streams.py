@@ -50,6 +50,21 @@ async def test_the_accepting_end_may_write_first(rig: ContractRig) -> None:
 
 
 @on_both_hosts
+async def test_another_handler_gets_what_comes_after_a_stream_was_handed_over_and_its_end(rig: ContractRig) -> None:
+    one, _, here, there = await opened(rig)
+    there.open.write(b"first")
+    await rig.until(lambda: here.received == b"first")
+    next_one = Handler(one)
+    here.open.hand_over(next_one)
+    there.open.write(b"second")
+    await rig.until(lambda: next_one.received == b"second")
+    there.open.close()
+    await rig.until(lambda: next_one.reasons)
+    assert (next_one.stream, next_one.reasons) == (None, [None]), "it is not opened again"
+    assert here.received == b"first" and here.reasons == []
+
+
+@on_both_hosts
 async def test_close_flushes_and_both_ends_are_told_once(rig: ContractRig) -> None:
     _, _, here, there = await opened(rig)
     data = bytes(range(256)) * 4096

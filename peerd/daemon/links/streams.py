@@ -35,7 +35,6 @@ class BulkStream(asyncio.BufferedProtocol):
         self._is_paused = False
         self._is_closing = False
         self._reason: str | None = None
-        self.get_buffer = handler.get_buffer  # type: ignore[method-assign,assignment]  # one call less for each read
 
     def begin(self, transport: asyncio.Transport) -> None:
         """Let the handler write. Until `attach` it is the pending connection that reads and sees the end."""
@@ -112,7 +111,15 @@ class BulkStream(asyncio.BufferedProtocol):
         else:  # asyncio's TLS loses a socket that is aborted while it tells that the connection is made
             asyncio.get_running_loop().call_soon(self._transport.abort)
 
+    def hand_over(self, handler: StreamHandler) -> None:
+        """Another handler reads from now on."""
+        self._handler = handler
+
     # asyncio
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the handler's buffer."""
+        return self._handler.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes are in the handler's buffer."""
