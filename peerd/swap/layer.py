@@ -7,12 +7,13 @@ from typing import Any
 
 from peerd import limits
 from peerd.api import PreparedSwap, SizedBlob, SwapCallbacks, SwapDecision, SwapHandle, SwapRequest, Value
-from peerd.driver import StreamHandler
+from peerd.driver import Stream, StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError
 from peerd.messages import PeerRef
 from peerd.swap.config import SwapConfig
-from peerd.swap.ports import Intent, SwapDriver, SwapNode
-from peerd.swap.session import SwapSession, SwapState
+from peerd.swap.kept import KeptStreams
+from peerd.swap.ports import Intent, SwapDriver, SwapNode, SwapState
+from peerd.swap.session import SwapSession
 from peerd.swap.transfer import payload_of
 from peerd.telemetry.schema import SwapFinished
 
@@ -59,7 +60,15 @@ class SwapLayer:
         self.budget = ReceiveBudget(config)
         self._node = node
         self._sessions: dict[int, SwapSession] = {}  # the key is id(session); the order is that of creation
+        self._kept: KeptStreams | None = None
         self._is_stopped = False
+
+    @property
+    def kept(self) -> KeptStreams:
+        """Return the connections that stay for the next swaps."""
+        if self._kept is None:  # the node has its driver only after it has made this
+            self._kept = KeptStreams(self.driver, self.accept)
+        return self._kept
 
     @property
     def driver(self) -> SwapDriver:
@@ -133,8 +142,7 @@ class SwapLayer:
         if self._is_stopped or left <= 0 or pending.count(peer.id) > left:
             session.fail("stopped" if self._is_stopped else "busy")
         else:
-            self._sessions[id(session)] = session
-            session.start()
+            self._add(session)
         return session
 
     def disable_plugin(self, plugin: str) -> None:
@@ -146,11 +154,13 @@ class SwapLayer:
     def stop(self) -> None:
         """End every swap and tell the peers; new ones fail at once."""
         self._is_stopped = True
+        self.kept.stop()
         for session in self.sessions:
             session.fail("stopped")
 
     def validate(self) -> None:
         """Assert the invariants: limits hold, and every reserved byte belongs to a swap under way."""
+        self.kept.validate()
         for session in self.sessions:
             session.validate()
             if session.is_over:
@@ -162,6 +172,18 @@ class SwapLayer:
             raise Bug(f"swaps hold {reserved} bytes, {self.budget.memory_bytes}+{self.budget.spilled_bytes} counted")
 
     # From the sessions (`peerd.swap.session.SessionOwner`)
+
+    def keeps(self, session: SwapSession) -> bool:
+        """Whether a session that begins here is with a peer of another one shortly before."""
+        return self.kept.begun(session.peer)
+
+    def reopen(self, session: SwapSession) -> None:
+        """Open another connection for a session whose connection was kept for too long."""
+        self.driver.open_stream(session.peer, session)
+
+    def keep(self, session: SwapSession, stream: Stream) -> None:
+        """Keep the connection of a session that is over."""
+        self.kept.keep(stream, is_dialled=session.is_initiator)
 
     def admit(self, session: SwapSession, payload_bytes: int, padding_bytes: int) -> str | None:
         """Reserve room for what the peer will send; otherwise the reason why not."""
@@ -223,10 +245,18 @@ class SwapLayer:
         if reason is not None:
             session.fail(reason)
             return session
-        self._sessions[id(session)] = session
-        session.start()
-        self.driver.open_stream(peer, session)
+        stream = self.kept.take(peer)
+        self._add(session)
+        if stream is None:
+            self.driver.open_stream(peer, session)
+        else:
+            session.take_over(stream)
         return session
+
+    def _add(self, session: SwapSession) -> None:
+        self._sessions[id(session)] = session
+        self.kept.make_room(len(self._sessions))
+        session.start()
 
     def _unstartable(self, value: Value | None) -> str | None:
         if self._is_stopped:

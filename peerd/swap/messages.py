@@ -33,6 +33,8 @@ class SwapOffer(Message):
     payload_bytes: U64
     padding_bytes: U64
     is_fetch: bool
+    keeps: bool = False
+    """Whether the connection stays for another offer, if both sides are done."""
 
 
 @message(0x0041, bytes_max=128)

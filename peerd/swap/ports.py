@@ -1,8 +1,9 @@
-"""The interfaces through which the swap layer uses the node around it, and what it has one swap do."""
+"""The interfaces through which the swap layer uses the node around it; what a swap is to do, and its states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, Protocol
 
 from peerd.api import SwapCallbacks, SwapDecision, SwapRequest, Value
@@ -45,3 +46,22 @@ class Intent(Frozen):
     """``None``: the connection is only prepared, until `SwapSession.offer`."""
     is_fetch: bool = False
     silence_s: float | None = None
+
+
+class SwapState(Enum):
+    """The stages that one side of a swap goes through."""
+
+    OPENING = "opening"
+    """At the initiator: the stream is not open yet."""
+    AWAITING_OFFER = "awaiting_offer"
+    """At the acceptor: no offer has come yet."""
+    HELD = "held"
+    """At the acceptor: an offer has come, and the plugin puts off what to do about it."""
+    OFFERED = "offered"
+    """At the initiator: the offer was sent, and its answer has not come."""
+    EXCHANGING = "exchanging"
+    """The offer was accepted; the peer's value is not verified yet."""
+    VERIFYING = "verifying"
+    """The peer's value is verified, and the peer was told; its verdict on ours has not come."""
+    DONE = "done"
+    FAILED = "failed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -23,7 +22,7 @@ from peerd.swap.messages import (
     SwapVerified,
     reason_label,
 )
-from peerd.swap.ports import Intent, SwapDriver
+from peerd.swap.ports import Intent, SwapDriver, SwapState
 from peerd.swap.reader import BulkReader
 from peerd.swap.transfer import Incoming, Outgoing
 from peerd.telemetry.schema import SwapFinished
@@ -40,27 +39,8 @@ _CLOCK_SLACK_S: Final = 1e-6
 """A timer that fires this much early counts as due: rounding of now + delay must not arm it again for nothing."""
 
 
-class SwapState(Enum):
-    """The stages that one side of a swap goes through."""
-
-    OPENING = "opening"
-    """At the initiator: the stream is not open yet."""
-    AWAITING_OFFER = "awaiting_offer"
-    """At the acceptor: no offer has come yet."""
-    HELD = "held"
-    """At the acceptor: an offer has come, and the plugin puts off what to do about it."""
-    OFFERED = "offered"
-    """At the initiator: the offer was sent, and its answer has not come."""
-    EXCHANGING = "exchanging"
-    """The offer was accepted; the peer's value is not verified yet."""
-    VERIFYING = "verifying"
-    """The peer's value is verified, and the peer was told; its verdict on ours has not come."""
-    DONE = "done"
-    FAILED = "failed"
-
-
 class SessionOwner(Protocol):
-    """`peerd.swap.layer.SwapLayer`, as one session uses it."""
+    """`peerd.swap.layer.SwapLayer`, as one session of it uses it."""
 
     @property
     def config(self) -> SwapConfig: ...
@@ -73,6 +53,15 @@ class SessionOwner(Protocol):
 
     def decide(self, session: SwapSession, request: SwapRequest) -> SwapDecision:
         """Check the limits, then ask the plugin. Raises `ProtocolError` when the plugin blames the peer."""
+
+    def keeps(self, session: SwapSession) -> bool:
+        """A session begins. Whether its connection is worth keeping for the next one with the same peer."""
+
+    def reopen(self, session: SwapSession) -> None:
+        """The connection on which it began was closed before the offer had come there: open another one."""
+
+    def keep(self, session: SwapSession, stream: Stream) -> None:
+        """Both sides are done with the connection, which stays for the next session with the same peer."""
 
     def unsendable(self, value: Value) -> str | None:
         """Why this node may not send a value; ``None`` when it may."""
@@ -110,8 +99,9 @@ class SwapSession:
         self._reader = BulkReader(self)
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
-        self._may_wait = self._is_verified = False
-        self._is_confirmed = False
+        self._may_wait = self._is_verified = self._is_confirmed = False
+        self._keeps = self._is_reused = False
+        """Whether the connection stays; whether it was there before, and the peer has not answered on it yet."""
         self._is_resume_due = False
         self._progress_at_bytes = owner.config.progress_bytes
         self._timers: dict[str, TimerHandle] = {}
@@ -144,6 +134,12 @@ class SwapSession:
 
     # From the plugin and the layer
 
+    def take_over(self, stream: Stream) -> None:
+        """Begin on a connection that was kept."""
+        self._is_reused = True
+        stream.hand_over(self)
+        self.opened(stream)
+
     def offer(self, value: Value, *, may_wait: bool = False) -> None:
         """See `peerd.api.PreparedSwap.offer`."""
         if self.is_over:
@@ -170,6 +166,9 @@ class SwapSession:
         if self._stream is not None and self.state not in (SwapState.OPENING, SwapState.AWAITING_OFFER):
             self._write(SwapCancelled(reason_label(reason)))
             self._close()
+        elif self._stream is not None and self._is_reused:
+            self._owner.keep(self, self._stream)
+            self._stream = None
         elif self._stream is not None:
             self._stream.abort()
         self._end(reason)
@@ -228,7 +227,11 @@ class SwapSession:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        if not self.is_over:
+        if self._is_reused and self.state in (SwapState.OPENING, SwapState.OFFERED):
+            self._is_reused, self._outgoing, self.state = False, None, SwapState.OPENING
+            self._reader, self._last_byte_at = BulkReader(self), self._driver.now()
+            self._owner.reopen(self)
+        elif not self.is_over:
             self._end("peer_down")
 
     # From the reader
@@ -267,17 +270,16 @@ class SwapSession:
         outgoing = self._outgoing = Outgoing(value, self._owner.config.chunk_bytes)
         self.state = SwapState.OFFERED
         self._arm("stall", self._stall_timeout_s, self._check_stall)
-        self._write(
-            SwapOffer(intent.plugin, intent.tag, outgoing.payload_bytes, outgoing.padding_bytes, intent.is_fetch)
-        )
+        self._keeps = self._owner.keeps(self)
+        sizes = outgoing.payload_bytes, outgoing.padding_bytes
+        self._write(SwapOffer(intent.plugin, intent.tag, *sizes, intent.is_fetch, self._keeps))
         self._pump()
 
     def _offer_received(self, offer: SwapOffer) -> None:
         if offer.is_fetch and (offer.payload_bytes or offer.padding_bytes):
             raise ProtocolError("invalid", "a fetch that offers a value")
         self._refuse_padding(offer.padding_bytes)
-        self.plugin = offer.plugin
-        self.tag = offer.tag
+        self.plugin, self.tag, self._keeps = offer.plugin, offer.tag, offer.keeps
         self._timers.pop("offer").cancel()
         reason = self._owner.admit(self, offer.payload_bytes, offer.padding_bytes)
         if reason is not None:
@@ -346,6 +348,7 @@ class SwapSession:
         self._end(f"refused:{label}")
 
     def _answer_received(self, answer: SwapAnswer) -> None:
+        self._is_reused = False
         if not answer.is_accepted:
             if self._stream is not None:
                 self._stream.abort()  # with what of the first window has not gone out yet
@@ -432,12 +435,17 @@ class SwapSession:
     def _cancel_received(self, cancelled: SwapCancelled) -> None:
         if self._stream is not None:
             self._stream.abort()
-        self._end(f"peer_cancelled:{cancelled.reason}")
+        if not self._is_reused:  # else it may be about the swap before, and `closed` begins anew
+            self._end(f"peer_cancelled:{cancelled.reason}")
 
     def _end_if_complete(self) -> None:
         if self.state is SwapState.VERIFYING and self._is_confirmed:
             value = self._the_incoming().value()
-            self._close()
+            if self._keeps and self._stream is not None:
+                self._owner.keep(self, self._stream)
+                self._stream = None
+            else:
+                self._close()
             self._end("done", value)
 
     # Ending

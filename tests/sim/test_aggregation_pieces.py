@@ -15,6 +15,7 @@ from peerd.api import RefuseSwap
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.sim.simulation import Simulation
+from peerd.swap.kept import REPEATED_S, SLACK_S
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.effects import TreePhase
 from protocols.aggregation.exchange import decode_value
@@ -51,6 +52,26 @@ def test_large_values_of_a_small_ring_go_in_pieces(count: int) -> None:
     assert told == {"joined": 1, "merged": count}
     assert not [line for line in sink.of_kind("aggregation.level_finished") if line["outcome"] == "swapped"]
     assert round_.answers[0].duration_s < (14 if count <= 9 else 24) * L_S
+
+
+@pytest.mark.parametrize("count", cases([5, 16], [9, 12]))
+def test_rounds_that_follow_each_other_open_no_connection_anew(count: int) -> None:
+    sink = ListSink()
+    simulation = ring_of_groups(count, seed=3, sink=sink)
+    took: list[float] = []
+    swapped = 0
+    for _ in range(4):
+        swapped = len(sink.of_kind("swap.finished"))
+        round_ = Round(simulation, requester=1, query=COUNTS)
+        assert check_groups(simulation, round_) == list(range(count))
+        took.append(round_.answers[0].duration_s / L_S)
+        simulation.run_for(10.0)
+    assert took[3] < min(took[0] - 3.5, 13.0)
+    last = [line["opened_s"] for line in sink.of_kind("swap.finished")[swapped:] if line["initiated"]]
+    assert len(last) >= count and last.count(0.0) >= len(last) - 1, "of 12 the requester has one more than it keeps"
+    simulation.run_for(REPEATED_S + SLACK_S)
+    assert not any(len(place.node.swaps.kept) for place in simulation.nodes)
+    assert not any(place.driver.streams for place in simulation.nodes)
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -116,7 +116,10 @@ class MemoryNetwork:
     def run(self, until_s: float = float("inf")) -> None:
         """Run every event up to a time, or until nothing is left to happen."""
         while self._events and self._events[0][0] <= until_s:
-            self.step()
+            if self._events[0][2].is_cancelled:
+                heapq.heappop(self._events)
+            else:
+                self.step()
 
 
 class MemoryStream:
@@ -158,6 +161,9 @@ class MemoryStream:
         self.is_closing = True
         self.queue.clear()
         self._pair.end_later("reset")
+
+    def hand_over(self, handler: StreamHandler) -> None:
+        self.handler = handler
 
     def _queue(self, item: memoryview | int, size_bytes: int) -> None:
         self.queue.append(item)
@@ -252,15 +258,15 @@ class StreamPair:
         if flip is not None and 0 <= flip - stream.delivered_bytes < len(data):
             data[flip - stream.delivered_bytes] ^= 1
         stream.delivered_bytes += len(data)
-        handler = stream.other.handler
-        while data and not stream.other.is_closing:
-            buffer = handler.get_buffer(len(data))
+        there = stream.other
+        while data and not there.is_closing:
+            buffer = there.handler.get_buffer(len(data))
             assert len(buffer) > 0, "an empty buffer"
             size = min(len(buffer), len(data))
             buffer[:size] = data[:size]
             del data[:size]
             try:
-                handler.buffer_updated(size)
+                there.handler.buffer_updated(size)
             except ProtocolError as error:
                 self.network.nodes[stream.other.peer.id].blamed.append(error.reason)
                 self._end("reset")

@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from peerd.api import AcceptSwap, RefuseSwap, SizedBlob, SwapRequest
 from peerd.errors import Bug
 from peerd.swap.config import SwapConfig
-from peerd.swap.session import FIRST_WINDOW_BYTES, SwapState
+from peerd.swap.ports import SwapState
+from peerd.swap.session import FIRST_WINDOW_BYTES
 from peerd.swap.transfer import payload_of
 from tests.support.stream_pair import Couple, MemoryNetwork, Report
 

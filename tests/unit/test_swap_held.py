@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 from peerd.api import AcceptSwap, HoldSwap, RefuseSwap, SwapDecision, SwapRequest
 from peerd.errors import ProtocolError
 from peerd.swap.config import SwapConfig
-from peerd.swap.session import FIRST_WINDOW_BYTES, SwapState
+from peerd.swap.ports import SwapState
+from peerd.swap.session import FIRST_WINDOW_BYTES
 from tests.support.stream_pair import LATENCY_S, Couple, Faults, MemoryNetwork
 
 CONFIG = SwapConfig(chunk_bytes=64, stall_timeout=30, deadline=40, close_timeout=2)

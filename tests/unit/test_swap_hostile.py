@@ -9,6 +9,7 @@ from blake3 import blake3
 from hypothesis import given, strategies as st
 
 from peerd.api import AcceptSwap
+from peerd.driver import StreamHandler
 from peerd.errors import Bug, ProtocolError
 from peerd.messages import Message, PeerRef
 from peerd.swap.config import SwapConfig
@@ -54,6 +55,9 @@ class RawStream:
 
     def abort(self) -> None:
         self.state = "aborted"
+
+    def hand_over(self, handler: StreamHandler) -> None:
+        raise AssertionError("one swap only")
 
 
 class Victim:

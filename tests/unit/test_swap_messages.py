@@ -26,8 +26,8 @@ from peerd.wire.codec import decode, encode
 from peerd.wire.frames import frame_bytes
 
 GOLDEN = {
-    SwapOffer("aggregation", b"\x01\x02", 300, 0, False): (
-        "51004000" + "00000016" + "95" + "ab" + b"aggregation".hex() + "c4020102" + "cd012c" + "00" + "c2"
+    SwapOffer("aggregation", b"\x01\x02", 300, 0, False, True): (
+        "51004000" + "00000017" + "96" + "ab" + b"aggregation".hex() + "c4020102" + "cd012c" + "00" + "c2" + "c3"
     ),
     SwapAnswer(False, "busy", 0, 0): "51004100" + "00000009" + "94c2a4" + b"busy".hex() + "0000",
     SwapDigest(bytes(range(32))): "51004200" + "00000023" + "91c420" + bytes(range(32)).hex(),
