@@ -1,7 +1,7 @@
 """Connections of swaps that are over, for the next ones with the same peers.
 
 Who swaps with a peer again and again, as in rounds that are asked every ten seconds, need not open a connection each
-time: that takes three one-way latencies more, and some milliseconds of processor. Whoever began a swap keeps its
+time: that takes four one-way latencies, and some milliseconds of processor. Whoever began a swap keeps its
 connection if it had begun another one with the peer shortly before, and says so in its offer; only its side begins
 swaps on it. Sans-IO.
 """

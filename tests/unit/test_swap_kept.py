@@ -47,7 +47,7 @@ def repeated() -> Couple:
     return nodes
 
 
-def test_the_third_swap_with_a_peer_opens_no_connection_and_is_there_three_latencies_sooner() -> None:
+def test_the_third_swap_with_a_peer_opens_no_connection_and_is_there_sooner() -> None:
     nodes = repeated()
     for _ in range(3):
         assert swap(nodes) == "done"
