@@ -17,6 +17,8 @@ from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import FRAME_HEADER_BYTES, SWAP_SESSIONS_MAX
 from peerd.messages import PeerRef
+from peerd.swap.messages import CONTROL_BYTES_MAX, SwapCancelled
+from peerd.wire.frames import parse_header
 
 REPEATED_S: Final = 60.0
 """Swaps with one peer that follow each other within that time are worth a connection that stays so long."""
@@ -42,32 +44,33 @@ class KeptStream:
         self.stream = stream
         self.is_dialled = is_dialled
         self._owner = owner
-        self._first = memoryview(bytearray(FRAME_HEADER_BYTES))
+        self._header = memoryview(bytearray(FRAME_HEADER_BYTES))
+        self._filled = 0
 
     def opened(self, stream: Stream) -> None:
         """Never called, as the stream is open."""
         raise Bug(f"a kept stream to {stream.peer} was opened")
 
     def get_buffer(self, size_hint: int) -> memoryview:
-        """Return room for a few bytes, of which perhaps none come: a loop asks for it before it looks."""
-        return self._first
+        """Return room for the header of a frame, of which perhaps nothing comes: a loop asks before it looks."""
+        return self._header[self._filled :]
 
     def buffer_updated(self, size_bytes: int) -> None:
-        """At who has accepted it, an offer begins, for which there is a session from now on.
+        """At who has accepted it, an offer begins, for which there is a session as soon as its header is here.
 
-        Who has dialled it hears only that the other side gave the last swap up, though all of it is here.
+        Either side may hear that the other one has given the last swap up: it did not know yet that this side was done.
         """
+        self._filled += size_bytes
+        if self._filled < FRAME_HEADER_BYTES:
+            return
         self._owner.drop(self)
-        if self.is_dialled:
+        type_id, _, _ = parse_header(self._header, 0, CONTROL_BYTES_MAX)
+        if self.is_dialled or type_id == SwapCancelled.TYPE_ID:
             self.stream.abort()
             return
-        session, come = self._owner.accept(self.stream), self._first[:size_bytes]
-        while come:
-            buffer = session.get_buffer(len(come))
-            size = min(len(buffer), len(come))
-            buffer[:size] = come[:size]
-            come = come[size:]
-            session.buffer_updated(size)
+        session = self._owner.accept(self.stream)
+        session.get_buffer(FRAME_HEADER_BYTES)[:FRAME_HEADER_BYTES] = self._header
+        session.buffer_updated(FRAME_HEADER_BYTES)
 
     def padding_received(self, size_bytes: int) -> None:
         """Nothing begins with padding. Raises `ProtocolError`."""

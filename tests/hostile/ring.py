@@ -92,10 +92,12 @@ class Ring:
                     yield attacker, work
                     if work.phases < 2:
                         await work.enough()
-                assert await self.blamed(blame_max) == {}
+                blamed = await self.blamed(blame_max)
+                assert not blamed, blamed
                 assert not attacker.failures, attacker.failures
             await self._forget()
-            assert await self.blamed(blame_max) == {}
+            blamed = await self.blamed(blame_max)
+            assert not blamed, blamed
             await self._judge(work, before)
 
     async def _forget(self) -> None:
