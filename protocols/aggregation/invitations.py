@@ -54,8 +54,10 @@ class Invitations:
         self._offers: dict[int, dict[NodeId, tuple[PeerRef, bytes]]] = {}
 
     def remember(self, peer: PeerRef, level: int) -> None:
-        """This node is ready for a swap of its own."""
-        _add(self._inviters.setdefault(level, {}), peer)
+        """This node is ready for a swap of its own. It says so again as long as it is."""
+        inviters = self._inviters.setdefault(level, {})
+        inviters.pop(peer.id, None)
+        _add(inviters, peer)
 
     def remember_rider(self, peer: PeerRef, level: int) -> bool:
         """This node wants our value; returns whether it is the first time that it says so."""
@@ -85,7 +87,8 @@ class Invitations:
         return None
 
     def of(self, level: int) -> dict[NodeId, PeerRef]:
-        """The nodes that are ready for a swap of their own at this level; the caller takes from it."""
+        """The nodes that are ready for a swap of their own at this level, the one that said so last at the end. The
+        caller takes from it."""
         return self._inviters.get(level, {})
 
     def take(self, level: int) -> Iterable[PeerRef]:

@@ -463,12 +463,15 @@ class BinomialTree:
         return [*effects, self._arm_level(), self._arm_invite(current)]
 
     def _propose_if_waiting(self) -> list[Effect]:
-        """Try a node that invited us (section 4.2: only nodes that sent an invitation are swapped with)."""
+        """Try the node that invited us last (section 4.2: only nodes that sent an invitation are swapped with).
+
+        Who still waits has just said so again; who has not may have failed since.
+        """
         current = self._current
         if self.phase is not TreePhase.WAITING or current is None:
             return []
         invited = self._invitations.of(current.level)
-        for node_id, peer in list(invited.items()):
+        for node_id, peer in reversed(list(invited.items())):
             if self._is_offered_to(peer):
                 continue  # it will take the offer
             del invited[node_id]

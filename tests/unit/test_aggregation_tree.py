@@ -264,6 +264,20 @@ def test_a_partner_that_does_not_answer_is_given_up_whether_it_was_asked_or_offe
     assert not tree.proposal_answered(PEER, True, AnswerKind.MAYBE_LATER), "too late"
 
 
+def test_of_several_that_have_invited_the_one_is_tried_first_that_said_so_last() -> None:
+    """The others have perhaps failed since. (Eight seconds for two of them in a row: department, seed 20.)"""
+    first, second = (PeerRef(NodeId((1 << 127) + number), "127.0.0.1", 3) for number in (1, 2))
+    for said, expected in (((first, second), second), ((first, second, first), first)):
+        tree = BinomialTree(LEFT, Lonely(PEER, first, second), TreeSettings())
+        tree.begin()
+        assert tree.proposal_received(PEER, 0)[0]
+        for peer in said:
+            tree.invite_received(peer, 0)
+        assert SendProposal(expected, 0) in tree.timer_fired(TreeTimer.RESERVE)
+        other = first if expected is second else second
+        assert SendProposal(other, 0) in tree.proposal_lost(expected)
+
+
 def test_time_out_is_the_part_of_it_that_levels_lately_needed() -> None:
     effects = BinomialTree(LEFT, Lonely(PEER), TreeSettings(timeout_base_s=1, timeout_per_node_s=0.1)).begin(False, 0.5)
     [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.LEVEL]
