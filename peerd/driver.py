@@ -179,7 +179,7 @@ class Workers(Protocol):
         """Run a pure function off the loop; ``cost_s`` is what the simulator charges for it.
 
         One of ``done`` and ``failed`` is called, once, later, unless the handle's ``cancel`` is called before. With
-        ``within`` it runs in a process of its own, returns bytes, and fails with `Unavailable`.
+        ``within`` it runs in another process, returns bytes, and fails with `Unavailable`.
         """
 
 

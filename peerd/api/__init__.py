@@ -382,7 +382,7 @@ class Host(Protocol):
 
         Exactly one of ``done`` (with what it returned) and ``failed`` (with what it raised, or `Unavailable` when too
         many are waiting) is called, once, unless the node ends or it is cancelled first. It runs in a thread; with
-        ``within`` in a process of its own, under those limits. Then the function and its arguments can be pickled, it
+        ``within`` in another process, under those limits. Then the function and its arguments can be pickled, it
         returns bytes, which are decoded as if they came from a stranger, and ``failed`` gets an `Unavailable`.
         """
 

@@ -9,7 +9,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class WorkLimits:
-    """What a job in a process of its own may use. A job that uses more is ended, and fails with `Unavailable`."""
+    """What a job in another process may use. A job that uses more is ended, and fails with `Unavailable`.
+
+    The process does one job at a time. It may have done others before, with the same modules, which all went well.
+    """
 
     memory_bytes: int
     """Address space of the process, with the interpreter's own (some 50 MiB)."""
@@ -20,7 +23,7 @@ class WorkLimits:
     name: str = "the work"
     """What it is, for the text of the failure: "its query exceeded 512 MiB of memory"."""
     modules: tuple[str, ...] = ()
-    """What it imports besides the module of its function: this is then there before its process is made."""
+    """What it imports besides the module of its function: this is then there before the process is made."""
     owner: Hashable = None
     """For whom the work is done. The processes are shared fairly among owners: none ever has them all."""
 

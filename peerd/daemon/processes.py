@@ -92,19 +92,20 @@ class _Worker:
         """What the answer says of itself, see `peerd.system.work_server.ANSWER`; nothing as long as it is not here."""
         return ANSWER.unpack_from(self.answer) if len(self.answer) >= ANSWER.size else (b"", False, 0)
 
-    def is_longer_than(self, result_bytes_max: int) -> bool:
-        """Whether the answer is longer than that, or says that it will be."""
-        return max(self.header()[2], len(self.answer) - ANSWER.size) > result_bytes_max
+    def is_too_much(self, result_bytes_max: int) -> bool:
+        """Whether the answer is longer than that, or will be, or is longer than it says."""
+        _, _, size = self.header()
+        return size > result_bytes_max or len(self.answer) > ANSWER.size + size
 
     def is_done(self) -> bool:
-        """Whether the answer is here, and the process waits for another job."""
-        _, stays, size = self.header()
-        return stays and len(self.answer) >= ANSWER.size + size
+        """Whether the result is here, and the process waits for another job."""
+        kind, stays, size = self.header()
+        return kind == RESULT and stays and len(self.answer) == ANSWER.size + size
 
     def outcome(self, within: WorkLimits) -> bytes | Unavailable:
         """Return the job's result, or the reason why there is none."""
         kind, _, size = self.header()
-        text = bytes(self.answer[ANSWER.size :])
+        text = bytes(memoryview(self.answer)[ANSWER.size :])
         if self.code in (None, 0) and not self.is_too_long and kind == RESULT and len(text) == size:
             return text
         return Unavailable(f"{within.name} {self._reason(kind, text, within)}")
@@ -269,7 +270,7 @@ class ProcessPool:
         worker.answer += data
         if worker.job is None:  # it says what nobody has asked for
             self._kill(worker)
-        elif worker.is_longer_than(worker.job.within.result_bytes_max):
+        elif worker.is_too_much(worker.job.within.result_bytes_max):
             worker.is_too_long = True
             worker.answer.clear()
             self._kill(worker)
@@ -298,8 +299,6 @@ class ProcessPool:
 
     def _finish(self, worker: _Worker, job: _Job) -> None:
         outcome = worker.outcome(job.within)
-        if isinstance(outcome, Unavailable):
-            self._kill(worker)
         worker.job = None
         worker.answer.clear()
         self._start_waiting()

@@ -176,7 +176,8 @@ class Participant:
             return
         host, requester = self.host, self.requester
         is_near = any(peer.id == requester.id for peer in host.leaf_set().members())
-        is_routed = self._enrol_tries == is_near or not (self.start.is_direct or is_near)
+        routed_try = 1 if is_near else 0
+        is_routed = self._enrol_tries == routed_try or not (self.start.is_direct or is_near)
         self._enrol_tries += 1
         enrolled = enrolment(host, self.round_id, "", is_signed=is_routed and requester.id != host.id)
         if requester.id == host.id:
