@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-DONE = "done"
+DONE: Final = "done"
 """The outcome of a swap that went well."""
+CANCELLED: Final = "cancelled"
+"""Nobody wanted its value any more, such as that of a result when another one is as full: nothing went wrong."""
 
 
 def of_kind(events: DataFrame, kind: str) -> DataFrame:
@@ -150,14 +153,18 @@ def once(events: DataFrame, doubled: DataFrame) -> DataFrame:
 
 
 def traffic_by_kind(events: DataFrame, message_table: DataFrame | None) -> DataFrame:
-    """Bytes by kind: ``control`` (frames, from the snapshots) and one ``swap`` row a plugin and outcome (done, failed).
+    """Bytes by kind: ``control`` (frames, from the snapshots) and one ``swap`` row a plugin and outcome: done,
+    cancelled by one side as not needed, or failed.
 
     Columns kind, plugin, outcome, count (messages sent, swaps initiated), sent_bytes, received_bytes. Bytes sent by one
     are received by another: add up one column, not both.
     """
+    said = F.col("outcome")
+    is_cancelled = said.isin(CANCELLED, f"peer_cancelled:{CANCELLED}")
+    outcome = F.when(said == DONE, DONE).when(is_cancelled, CANCELLED).otherwise("failed")
     swaps = (
         of_kind(events, "swap.finished")
-        .groupBy("plugin", F.when(F.col("outcome") == DONE, DONE).otherwise("failed").alias("outcome"))
+        .groupBy("plugin", outcome.alias("outcome"))
         .agg(
             F.count(F.when(F.col("initiated"), 1)).alias("count"),
             F.sum("sent_bytes").alias("sent_bytes"),

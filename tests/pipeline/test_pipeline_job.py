@@ -182,6 +182,17 @@ def test_bytes_by_kind(analysed: tuple[Report, Path, int]) -> None:
     ]
 
 
+def test_a_swap_that_was_not_needed_any_more_has_not_failed(spark: SparkSession) -> None:
+    """The requester of a small ring cancels the fetch of a result, as a rule: its own is there sooner."""
+    from peerd.pipeline.tables import traffic_by_kind
+
+    outcomes = ("done", "cancelled", "peer_cancelled:cancelled", "peer_cancelled:stalled", "cancelled_otherwise")
+    rows = [("swap.finished", "aggregation", outcome, True, 2, 1) for outcome in outcomes]
+    columns = "event string, plugin string, outcome string, initiated boolean, sent_bytes long, received_bytes long"
+    found = traffic_by_kind(spark.createDataFrame(rows, columns), None).collect()
+    assert {row["outcome"]: row["count"] for row in found} == {"done": 1, "cancelled": 2, "failed": 2}
+
+
 def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(A, boot=3)
     for _ in range(12):
