@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Final
 
+from msgspec.structs import replace
 from pydantic import AfterValidator, BeforeValidator, GetPydanticSchema, PlainSerializer
 
 from peerd.api import LeafSet, MissingMember
@@ -30,6 +31,8 @@ GATHER_TIMER: Final = "gather_due"
 OWN_TIMER: Final = "own_due"
 NAMING_TIMER: Final = "naming_due"
 CANDIDATES_MAX: Final = 256
+CARRIED_MAX: Final = 16
+"""Of so many candidates at once the value is kept that came along; that of another one is fetched, if it is wanted."""
 ESTIMATE_RATIO_MAX: Final = 4
 """A round without a census believes a result of at most so many times the estimated number of nodes.
 
@@ -88,6 +91,8 @@ class Candidate(Frozen):
     peer: PeerRef
     contributors: int
     value_bytes: int
+    value: bytes = b""
+    """The result itself, where it came along."""
 
 
 class Basis(Enum):
@@ -214,6 +219,8 @@ class Collector:
             self.candidates.remove(same)
         is_done = candidate.peer.id in self.failed or candidate.peer.id in self.fetched
         if not is_done and len(self.candidates) < CANDIDATES_MAX:
+            if sum(bool(each.value) for each in self.candidates) >= CARRIED_MAX:
+                candidate = replace(candidate, value=b"")
             self.candidates.append(candidate)
             self.candidates.sort(key=lambda each: (-each.contributors, each.peer.id != self.own))
 

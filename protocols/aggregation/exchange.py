@@ -71,6 +71,10 @@ class Aggregate:
         """Return the bytes that the swap layer sends."""
         return SizedBlob(self.encoded, self.padding_bytes) if self.padding_bytes else self.encoded
 
+    def within(self, bytes_max: int) -> bytes:
+        """The value, if a message with so much room can carry it; else nothing."""
+        return self.encoded if not self.padding_bytes and len(self.encoded) <= bytes_max else b""
+
 
 def swap_tag(round_id: bytes, level: int) -> bytes:
     """Return the tag that names one swap: the round and the level."""

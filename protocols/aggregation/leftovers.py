@@ -78,8 +78,8 @@ class Leftovers:
         self._pending = 1  # `ask` itself
         self._unanswered: set[NodeId] = set()
         """Who was asked, and has not answered yet."""
-        self._have_data: dict[NodeId, float] = {}
-        """Of those that were asked ahead: how long the answer took that they have their data."""
+        self._have_data: dict[NodeId, tuple[float, bytes]] = {}
+        """Of those that were asked ahead: how long the answer took that they have their data, and that, if it came."""
         self._wanted: set[NodeId] = set()
         """Those that are still missing when the result is settled."""
         self._waiting: deque[tuple[PeerRef, float]] = deque()
@@ -115,7 +115,7 @@ class Leftovers:
                 self._wanted.add(peer.id)
                 self._pending += 1
                 if peer.id in self._have_data:
-                    self._answered(peer, self._have_data[peer.id])
+                    self._answered(peer, *self._have_data[peer.id])
                 elif peer.id not in self._unanswered:  # who had no data yet, or was silent, may have it now
                     self._ask_why(peer)
         self._one_less()
@@ -129,12 +129,15 @@ class Leftovers:
         for handle in list(self._fetching.values()):
             handle.cancel()
 
-    def _answered(self, peer: PeerRef, took_s: float | None) -> None:
-        """A node has its data, and said so after this time; or it has none, or says nothing."""
+    def _answered(self, peer: PeerRef, took_s: float | None, value: bytes = b"") -> None:
+        """A node has its data, said so after this time, and gave it at once if it is small; or it has none, or says
+        nothing."""
         self._unanswered.discard(peer.id)
         if peer.id not in self._wanted:
             if took_s is not None:
-                self._have_data[peer.id] = took_s
+                self._have_data[peer.id] = took_s, value
+        elif value:
+            self._take(peer, value)
         elif self._has_time and took_s is not None:
             self._waiting.append((peer, took_s))
             self._fetch_next()
@@ -147,11 +150,12 @@ class Leftovers:
         self.reasons[peer.id] = self._collector.reason(peer.id, None, "")
 
         def replied(message: Message, source: PeerRef) -> None:
-            state, detail = NodeState.UNKNOWN_ROUND, ""
+            state, detail, value = NodeState.UNKNOWN_ROUND, "", b""
             if isinstance(message, RoundStatus) and message.state in set(NodeState):
-                state, detail = NodeState(message.state), message.detail
+                state, detail, value = NodeState(message.state), message.detail, message.value
             self.reasons[peer.id] = self._collector.reason(peer.id, state, detail)
-            self._answered(peer, self._host.now() - asked_at if state in _HAVE_DATA else None)
+            has_data = bool(value) or state in _HAVE_DATA
+            self._answered(peer, self._host.now() - asked_at if has_data else None, value)
 
         def gone() -> None:
             self._answered(peer, None)
@@ -187,7 +191,10 @@ class Leftovers:
     def _fetched(self, peer: PeerRef, value: Value) -> None:
         self._fetching.pop(peer.id, None)
         self._come, self._come_bytes = self._come + 1, self._come_bytes + value_size_bytes(value)
+        self._take(peer, value)
+        self._fetch_next()
 
+    def _take(self, peer: PeerRef, value: Value) -> None:
         def decoded(partial: Partial) -> None:
             self.partials.append(partial)
             self.moved_bytes += value_size_bytes(value)
@@ -202,7 +209,6 @@ class Leftovers:
             self._one_less()
 
         self._host.offload(decode_own, self._query, peer.id, value, done=decoded, failed=failed)
-        self._fetch_next()
 
     def _fetch_failed(self, peer: PeerRef, reason: str) -> None:
         self._fetching.pop(peer.id, None)

@@ -16,6 +16,9 @@ QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
 RIDING_BYTES_MAX: Final = 48 * KIB
 """Up to this size a value rides along with an invitation or with its answer; a larger one takes a swap of its own."""
+CARRIED_BYTES_MAX: Final = 8 * KIB
+"""Up to this size the requester is given a value along with the message that says that it is there: opening a
+connection for it would take several times as long. A few nodes, or those that a result lacks, do so at once."""
 GIVEN_BYTES_MAX: Final = 16 * KIB
 """An answer that is given to others has at most so many bytes of JSON."""
 RECIPIENTS_BYTES_MAX: Final = 512
@@ -40,6 +43,7 @@ Proof = Annotated[bytes, Meta(max_length=PROOF_BYTES_MAX)]
 """See `peerd.api.Host.sign`, and `protocols.aggregation.statements` for what is signed."""
 Level = Annotated[int, Meta(ge=0, lt=128)]
 RidingValue = Annotated[bytes, Meta(max_length=RIDING_BYTES_MAX)]
+CarriedValue = Annotated[bytes, Meta(max_length=CARRIED_BYTES_MAX)]
 
 
 class AnswerKind(IntEnum):
@@ -227,17 +231,18 @@ class AskStart(Message):
     round_id: RoundId
 
 
-@message(0x0107, bytes_max=256)
+@message(0x0107, bytes_max=256 + CARRIED_BYTES_MAX)
 class ResultReady(Message):
     """Request to the requester, answered with `Noted`: the sender's tree is complete.
 
-    The requester fetches the value if it wants this one.
+    A small value goes along; another one is fetched, if the requester wants it.
     """
 
     round_id: RoundId
     contributors: U32
     value_bytes: U64
     named: bool = False
+    value: CarriedValue = b""
 
 
 @message(0x0108, bytes_max=3 * KIB)
@@ -259,14 +264,16 @@ class WhyMissing(Message):
     round_id: RoundId
 
 
-@message(0x010A, bytes_max=1024)
+@message(0x010A, bytes_max=1024 + CARRIED_BYTES_MAX)
 class RoundStatus(Message):
-    """Reply to `WhyMissing`: a `NodeState`, the level reached, and a sentence."""
+    """Reply to `WhyMissing`: a `NodeState`, the level reached, a sentence, and, if the requester asks and it is small,
+    what the node has extracted itself."""
 
     round_id: RoundId
     state: U8
     level: U16
     detail: Text
+    value: CarriedValue = b""
 
 
 @message(0x010D, bytes_max=3 * KIB)

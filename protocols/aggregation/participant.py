@@ -32,6 +32,7 @@ from protocols.aggregation.exchange import (
     open_own,
 )
 from protocols.aggregation.messages import (
+    CARRIED_BYTES_MAX,
     AnswerKind,
     Enrolled,
     Invite,
@@ -361,8 +362,10 @@ class Participant:
             return
         self._offer_tries += 1
         contributors, value_bytes = len(self.aggregate.partial.contributors), value_size_bytes(self.aggregate.value)
-        ready = ResultReady(self.round_id, contributors, value_bytes, self.run.is_named)
-        if self.requester.id == self.host.id:
+        is_own = self.requester.id == self.host.id
+        carried = b"" if is_own else self.aggregate.within(CARRIED_BYTES_MAX)
+        ready = ResultReady(self.round_id, contributors, value_bytes, self.run.is_named, carried)
+        if is_own:
             self.host.send(self.requester, ready)
         else:
             unanswered = partial(self._offer_unanswered, self.run)
@@ -478,13 +481,15 @@ class Participant:
         ignore = SwapCallbacks(done=lambda value: None, failed=lambda reason: None)
         return AcceptSwap(aggregate.value, ignore, self.config.swap_deadline)
 
-    def status(self) -> RoundStatus:
+    def status(self, asker: PeerRef) -> RoundStatus:
         """Return what to tell a requester that misses our data."""
+        own = self.own if asker.id == self.requester.id else None
+        carried = b"" if own is None else own.within(CARRIED_BYTES_MAX)
         if self.splitting is not None and self.splitting.is_under_way:
-            return RoundStatus(self.round_id, NodeState.RUNNING, 0, "pieces")
+            return RoundStatus(self.round_id, NodeState.RUNNING, 0, "pieces", carried)
         level = 0 if self.tree.level is None else self.tree.level
         state = _STATES.get(self.tree.phase, NodeState.RUNNING)
-        return RoundStatus(self.round_id, state, level, f"level {level}" if state is NodeState.RUNNING else "")
+        return RoundStatus(self.round_id, state, level, f"level {level}" if state is NodeState.RUNNING else "", carried)
 
     # Events of the host
 

@@ -327,7 +327,7 @@ class Participating(Part):
     def on_why_missing(self, question: WhyMissing, source: PeerRef) -> RoundStatus:
         participant = self.participants.get(question.round_id)
         if participant is not None:
-            return participant.status()
+            return participant.status(source)
         reason = self._ended.get(question.round_id)
         if reason:
             return RoundStatus(question.round_id, NodeState.DECLINED, 0, reason)

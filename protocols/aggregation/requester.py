@@ -232,7 +232,7 @@ class Requester:
         """Take note of a complete tree, which may be our own: then nothing as full need be fetched any more."""
         if ready.named != self._is_named:
             return  # of the tree before all were named
-        self.collector.offered(Candidate(peer, ready.contributors, ready.value_bytes))
+        self.collector.offered(Candidate(peer, ready.contributors, ready.value_bytes, ready.value))
         self.tell("result_ready", 0, ready.contributors)
         if peer.id == self.host.id and self._fetch is not None and ready.contributors >= self._claimed:
             self._fetch.cancel()
@@ -332,7 +332,8 @@ class Requester:
         return None if part is None else part.shown.about(node)
 
     def _take_best(self) -> None:
-        """Fetch the fullest result that is offered, unless one as full is here: then the round is done."""
+        """Take the fullest result that is offered, unless one as full is here: then the round is done. It is fetched,
+        if it did not come with the offer."""
         if self._fetching is not None or self._is_closing:
             return
         taken = self._taken
@@ -347,6 +348,9 @@ class Requester:
             return
         self._fetching, self._claimed = best.peer, best.contributors
         self._fetches += 1
+        if best.value:
+            self._fetched(best.contributors, best.value)
+            return
         self.tell("fetching", 0, best.contributors)
         callbacks = SwapCallbacks(done=partial(self._fetched, best.contributors), failed=self._fetch_failed)
         self._fetch = self.host.fetch(best.peer, result_tag(self.round_id), callbacks, self._config.swap_deadline)

@@ -102,8 +102,7 @@ class TreeRun:
     @property
     def rides(self) -> bool:
         """Whether this node's aggregate is small enough to go with a message."""
-        aggregate = self.aggregate
-        return aggregate is not None and not aggregate.padding_bytes and len(aggregate.encoded) <= RIDING_BYTES_MAX
+        return self.aggregate is not None and bool(self.aggregate.within(RIDING_BYTES_MAX))
 
     def begin(self) -> None:
         """Begin to swap: this node's own data is here."""

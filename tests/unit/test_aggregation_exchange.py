@@ -8,7 +8,7 @@ from peerd.api import LeafSet, SizedBlob
 from peerd.errors import ProtocolError
 from peerd.ids import ID_BITS, NodeId, format_id
 from peerd.messages import PeerRef
-from protocols.aggregation import partial
+from protocols.aggregation import partial, participant
 from protocols.aggregation.collector import Candidate, Collector
 from protocols.aggregation.exchange import (
     MOVED_BYTES_MAX,
@@ -142,7 +142,18 @@ def test_the_dead_and_those_who_declined_are_not_waited_for() -> None:
     assert "still extracting" in found.reason(peers[2].id, NodeState.EXTRACTING, "")
 
 
-def test_the_winner_dies_before_its_result_is_fetched() -> None:
+def test_a_small_result_comes_along_with_its_offer() -> None:
+    simulation = aggregation_ring(9, seed=21)
+    aggregation_of(simulation, 0).data.extractor = None
+    round_ = Round(simulation)
+    check_answer(simulation, round_.answer())
+    stages = [each.stage for each in round_.progress]
+    assert "result_ready" in stages
+    assert "fetching" not in stages
+
+
+def test_the_winner_dies_before_its_result_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(participant, "CARRIED_BYTES_MAX", 0)  # as of a large result
     simulation = aggregation_ring(9, seed=21)
     aggregation_of(simulation, 0).data.extractor = None  # the requester has no tree of its own to fall back on
     round_ = Round(simulation)

@@ -8,32 +8,15 @@ from typing import Any
 
 import pytest
 
-from peerd.api import SizedBlob, SwapCallbacks
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
-from protocols.aggregation.answer import Answer
 from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER, OWN_TIMER
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import (
     EXTRACTION_MODULES,
-    Aggregate,
-    extract_own,
-    merge_received,
-    open_own,
-    own_tag,
-    result_tag,
-)
-from protocols.aggregation.leftovers import (
-    FETCH_S_MAX,
-    FETCHED_AT_ONCE,
-    FETCHED_BYTES_AT_ONCE,
-    FIRST_FETCHED,
-    PATIENCE_S_MAX,
-    STATUS_TIMEOUT_S,
 )
 from protocols.aggregation.messages import (
-    ConfirmContribution,
     Enrolled,
     FindEnrolment,
     NodeState,
@@ -43,81 +26,12 @@ from protocols.aggregation.messages import (
     ShownEnrolment,
     StopRound,
 )
-from protocols.aggregation.partial import Extraction, ExtractionReport
-from protocols.aggregation.patience import OPENING_RTTS, PATIENCE
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.prefix import IdLevels
-from protocols.aggregation.query import Query, parse_query
-from protocols.aggregation.registry import function_named
-from protocols.aggregation.requester import FETCHES_MAX, RoundListener
+from protocols.aggregation.query import parse_query
+from protocols.aggregation.requester import FETCHES_MAX
 from protocols.aggregation.statements import enrolled_statement
 from tests.support.aggregation import signed, started
-
-OWN = 1
-QUERY = parse_query("count")
-
-
-def one_zero(query: Query, own: NodeId) -> Extraction:
-    return Extraction(function_named("count").lift(0), ExtractionReport(records=1, records_selected=1))
-
-
-def data_of(*numbers: int) -> Aggregate:
-    """The result of a tree that holds these nodes: a list of one each, merged in an order that the levels allow."""
-    parts = [
-        open_own(QUERY, NodeId(number << 120), 0, extract_own(one_zero, QUERY, NodeId(number << 120)))
-        for number in numbers
-    ]
-    whole = parts[0]
-    for number, part in zip(numbers[1:], parts[1:], strict=True):
-        level = 8 - (numbers[0] ^ number).bit_length()
-        whole = merge_received(IdLevels(NodeId(numbers[0] << 120)), level, whole, part.value)
-    return whole
-
-
-class Asking:
-    """A requester without data of its own among other nodes."""
-
-    def __init__(self) -> None:
-        self.plugin = Aggregation(AggregationConfig())
-        self.host = FakeHost(OWN, self.plugin)
-        self.host.neighbours = tuple(peer(number << 120) for number in range(1, 9))
-        self.answers: list[Answer] = []
-        self.round_id = self.plugin.requesting.aggregate(QUERY, RoundListener(self.answers.append), 60.0)
-        self.enrol(*range(2, 9))
-
-    def enrol(self, *numbers: int) -> None:
-        """These nodes take part."""
-        for number in numbers:
-            self.host.deliver(Enrolled(self.round_id, ""), peer(number << 120))
-
-    def offer(self, number: int, contributors: int) -> None:
-        """A node's tree is complete."""
-        self.host.deliver(ResultReady(self.round_id, contributors, 100), peer(number << 120))
-
-    def fetches(self) -> list[tuple[int, SwapCallbacks]]:
-        """Whose results were fetched so far, and how to answer."""
-        asked = [each.arguments for each in self.host.asked if each.what == "fetch"]
-        return [(each["peer"].id >> 120, each["callbacks"]) for each in asked]
-
-    def fetched(self, *numbers: int) -> None:
-        """The last fetch brings the data of these nodes."""
-        self.fetches()[-1][1].done(data_of(*numbers).value)
-        self.host.run_later()
-
-    def asked(self) -> list[int]:
-        """Who was asked why it is missing."""
-        return [request.peer.id >> 120 for request in self.host.requests]
-
-    def settled(self) -> None:
-        """No fuller result came in time."""
-        self.host.fire("settle_due", self.round_id)
-
-    def answer(self) -> Answer:
-        """After everybody who is missing was asked in vain."""
-        for request in self.host.requests:
-            request.on_timeout()
-        [answer] = self.answers
-        return answer
+from tests.support.asking import OWN, Asking, data_of
 
 
 def test_a_fuller_result_that_is_offered_during_the_fetch_is_taken() -> None:
@@ -360,131 +274,6 @@ def test_those_who_only_claim_are_asked_so_often_and_not_for_ever() -> None:
         asking.fetched(asking.fetches()[-1][0])
     assert len(asking.fetches()) == FETCHES_MAX
     assert asking.answer().contributors == 2
-
-
-def gathering() -> Asking:
-    """The result of nodes 2 and 3 is there, and the other nodes are asked why it lacks them."""
-    asking = Asking()
-    asking.offer(2, 2)
-    asking.settled()
-    asking.fetched(2, 3)
-    asked = [request.peer.id >> 120 for request in asking.host.requests]
-    assert asked == [1, 4, 5, 6, 7, 8], "and not this node itself"
-    return asking
-
-
-def test_the_result_gets_the_own_data_of_those_that_it_lacks() -> None:
-    asking = gathering()
-    for request in asking.host.requests:
-        state = NodeState.EXTRACTING if request.peer.id >> 120 == 6 else NodeState.PRUNED
-        request.on_reply(RoundStatus(asking.round_id, state, 0, ""), request.peer)
-    assert [number for number, _ in asking.fetches()] == [2, 1, 4, 5, 7], "who still extracts has nothing to give"
-    assert {each.arguments["tag"] for each in asking.host.asked if each.what == "fetch"} == {
-        result_tag(asking.round_id),
-        own_tag(asking.round_id),
-    }
-    for place, number in enumerate([1, 4, 5, 7, 8], 1):
-        found, callbacks = asking.fetches()[place]
-        assert found == number
-        if number == 1:
-            callbacks.failed("timeout")
-        elif number == 4:
-            callbacks.done(data_of(5).value)
-        else:
-            callbacks.done(data_of(number).value)
-        asking.host.run_later()
-    [answer] = asking.answers
-    assert {node >> 120 for node in answer.contributor_ids} == {2, 3, 5, 7, 8}
-    assert [blamed.id >> 120 for blamed, _ in asking.host.blamed] == [4], "it gave another node's data"
-    reasons = {missing.node >> 120: missing.reason for missing in answer.missing}
-    assert reasons[6] == "still extracting its data"
-    assert reasons[1].endswith("its own data could not be had: timeout")
-    assert "not the giver's own data" in reasons[4]
-
-
-def test_what_is_not_there_when_the_time_is_over_is_missing() -> None:
-    asking = gathering()
-    for request in asking.host.requests:
-        request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
-    own = asking.fetches()[1:]
-    own[0][1].done(data_of(1).value)
-    asking.host.run_later()
-    asking.plugin.requesting.round_due(asking.round_id)
-    asking.host.run_later()
-    for _, callbacks in own[1:]:
-        callbacks.failed("cancelled")
-    asking.host.run_later()
-    [answer] = asking.answers
-    assert {node >> 120 for node in answer.contributor_ids} == {1, 2, 3}
-
-
-def test_at_the_deadline_nothing_is_fetched_any_more() -> None:
-    asking = Asking()
-    asking.plugin.requesting.round_due(asking.round_id)
-    for request in asking.host.requests:
-        request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
-    assert not asking.fetches()
-    [answer] = asking.answers
-    assert answer.outcome == "failed"
-
-
-@pytest.mark.parametrize(
-    ("value_bytes", "at_once"), [(0, 16), (1000, 16), (FETCHED_BYTES_AT_ONCE // 3, 3), (2 * FETCHED_BYTES_AT_ONCE, 1)]
-)
-def test_so_many_are_fetched_from_at_once_as_their_values_allow(value_bytes: int, at_once: int) -> None:
-    """With sixteen of a MiB over a link of 8 Mb/s none came whole within its time, and all of them were lost."""
-    asking = Asking()
-    asking.enrol(*range(9, 9 + 2 * FETCHED_AT_ONCE))
-    asking.offer(2, 2)
-    asking.settled()
-    asking.fetched(2, 3)
-    for request in asking.host.requests:
-        request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
-    assert len(asking.fetches()) == 1 + FIRST_FETCHED
-    own = asking.fetches()[1:]
-    own[0][1].done(SizedBlob(b"", value_bytes))
-    assert len(asking.fetches()) == 1 + max(FIRST_FETCHED, 1 + at_once)
-    for _, callbacks in own[1:]:
-        callbacks.failed("stalled")
-    assert len(asking.fetches()) == 1 + FIRST_FETCHED + at_once, "so many are under way, and four are over"
-
-
-def test_a_far_node_has_longer_for_its_answer_but_not_for_ever() -> None:
-    asking = Asking()
-    asking.host.neighbours += (peer(20 << 120), peer(21 << 120))
-    asking.host.rtts = {NodeId(20 << 120): 1.0, NodeId(21 << 120): 5.0}
-    asking.round_id = asking.plugin.requesting.aggregate(QUERY, RoundListener(asking.answers.append), 60.0)
-    asking.enrol(5)
-    asking.offer(5, 1)
-    asking.settled()
-    asking.fetched(5)
-    asking.enrol(6)
-    within = {each.peer.id >> 120: each.timeout_s for each in asking.host.requests}
-    assert within[20] == PATIENCE * OPENING_RTTS * 1.0
-    assert within[21] == PATIENCE_S_MAX
-    far = next(each for each in asking.host.requests if each.peer.id >> 120 == 21)
-    asking.host.time_s += 7.0
-    far.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), far.peer)
-    fetch = [each.arguments for each in asking.host.asked if each.what == "fetch"][-1]
-    assert fetch["silence_s"] == PATIENCE * 7.0, "as long for each step as the answer took"
-    assert fetch["deadline_s"] == FETCH_S_MAX
-
-
-def test_a_node_that_has_enrolled_has_time_for_its_answer_however_near_it_seems() -> None:
-    """Its enrolment came through the overlay, round the slow path between the two. So the overlay tells if it lives."""
-    asking = gathering()
-    assert {each.timeout_s for each in asking.host.requests} == {STATUS_TIMEOUT_S}
-    asked = [key >> 120 for key, each in asking.host.routed if isinstance(each, ConfirmContribution)]
-    assert asked == [4, 5, 6, 7, 8], "all but the one that has not enrolled"
-    asking.enrol(4)
-    for request in list(asking.host.requests):
-        request.on_timeout()
-    again = asking.host.requests[6:]
-    assert [(each.peer.id >> 120, each.timeout_s) for each in again] == [(4, PATIENCE_S_MAX)]
-    assert not asking.answers
-    again[0].on_timeout()
-    [answer] = asking.answers
-    assert {missing.node >> 120 for missing in answer.missing} >= {4, 5, 6}
 
 
 def test_the_enrolment_that_a_result_lacks_is_looked_for_where_its_node_has_given_its_data() -> None:
