@@ -26,6 +26,9 @@ from protocols.aggregation.patience import PATIENCE, patience_s
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import confirm_statement
 
+GONE_S: Final = 0.25
+"""So long at least the overlay has to find a way to a node to which this one can have no link; and as long as two
+messages take that go as its enrolment went."""
 STATUS_TIMEOUT_S: Final = 2.0
 """How long at least a missing node has for its answer; more when it is far away."""
 PATIENCE_S_MAX: Final = 15.0
@@ -65,6 +68,9 @@ class Leftovers:
         self.partials: list[Partial] = []
         self.moved_bytes = 0
         self.has_asked_ahead = False
+        self._asked_ahead, self._asked_ahead_at = 0, 0.0
+        """How many nodes, and when."""
+        self._answered_ahead: Callable[[], None] = lambda: None
         self._alive: set[NodeId] = set()
         self._host = host
         self._round_id = round_id
@@ -80,6 +86,8 @@ class Leftovers:
         """Who was asked, and has not answered yet."""
         self._have_data: dict[NodeId, tuple[float, bytes]] = {}
         """Of those that were asked ahead: how long the answer took that they have their data, and that, if it came."""
+        self._gone: set[NodeId] = set()
+        """Those that were asked ahead, and could not be reached."""
         self._wanted: set[NodeId] = set()
         """Those that are still missing when the result is settled."""
         self._waiting: deque[tuple[PeerRef, float]] = deque()
@@ -88,14 +96,26 @@ class Leftovers:
         self._come, self._come_bytes = 0, 0
         """How many values have come, and how large they were together."""
 
-    def ask_ahead(self, missing: list[PeerRef]) -> None:
-        """Ask why these are missing, while a fuller result is waited for: silent ones then cost no time more."""
-        self.has_asked_ahead = True
-        now = self._host.now()
-        for peer in missing[:NAMED_MISSING_MAX]:
-            is_known = peer.id in self._collector.declined or self._collector.lost_s(peer.id, now) is not None
-            if peer.id != self._host.id and not is_known:
-                self._ask_why(peer)
+    def ask_ahead(self, missing: list[PeerRef], answered: Callable[[], None]) -> None:
+        """Ask why these are missing, while a fuller result is waited for: silent ones then cost no time more.
+        ``answered`` is called each time that one of them has answered, or cannot be reached."""
+        self.has_asked_ahead, self._answered_ahead = True, answered
+        self._asked_ahead_at = self._host.now()
+        known = {self._host.id, *self._collector.declined, *self._collector.absent}
+        asked = [peer for peer in missing if peer.id not in known]
+        self._asked_ahead = len(asked)
+        for peer in asked[:NAMED_MISSING_MAX]:
+            self._ask_why(peer)
+
+    def all_known_in_s(self) -> float | None:
+        """In how many seconds all that were asked ahead can be taken for gone, where the others have given their data.
+        ``None``: one has said nothing yet, or has not given it and may be in a fuller result."""
+        gone, given = self._gone - self._alive, sum(bool(value) for _, value in self._have_data.values())
+        if self._unanswered or len(gone) + given < self._asked_ahead:
+            return None
+        enrolled_in_s = (self._collector.enrolled_in_s.get(node, 0.0) for node in gone)
+        within_s = max(GONE_S, 2 * max(enrolled_in_s)) if gone else 0.0
+        return max(0.0, self._asked_ahead_at + within_s - self._host.now())
 
     def ask(self, missing: list[PeerRef], *, has_time: bool) -> None:
         """Begin. Without ``has_time`` nothing is fetched."""
@@ -111,12 +131,12 @@ class Leftovers:
             elif peer.id in self._collector.declined or peer.id == self._host.id:
                 state = None if peer.id in self._collector.declined else NodeState.EXTRACTING
                 self.reasons[peer.id] = self._collector.reason(peer.id, state, "")
-            else:
+            elif peer.id in self._alive or peer.id not in self._gone:
                 self._wanted.add(peer.id)
                 self._pending += 1
                 if peer.id in self._have_data:
                     self._answered(peer, *self._have_data[peer.id])
-                elif peer.id not in self._unanswered:  # who had no data yet, or was silent, may have it now
+                elif peer.id not in self._unanswered:  # who had no data yet may have it now
                     self._ask_why(peer)
         self._one_less()
 
@@ -136,6 +156,7 @@ class Leftovers:
         if peer.id not in self._wanted:
             if took_s is not None:
                 self._have_data[peer.id] = took_s, value
+            self._answered_ahead()
         elif value:
             self._take(peer, value)
         elif self._has_time and took_s is not None:
@@ -158,6 +179,7 @@ class Leftovers:
             self._answered(peer, self._host.now() - asked_at if has_data else None, value)
 
         def gone() -> None:
+            self._gone.add(peer.id)
             self._answered(peer, None)
 
         def silent() -> None:

@@ -497,6 +497,10 @@ class Participant:
         """Handle a timer of the tree that is due."""
         self.run.apply(self.tree.timer_fired(timer))
 
+    def peer_down(self, peer: PeerRef) -> None:
+        """No link to this node can be had."""
+        self.run.apply(self.tree.peer_down(peer))
+
     def neighbourhood_changed(self) -> None:
         """Take note of a changed leaf set."""
         if self.splitting is not None:

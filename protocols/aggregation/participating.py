@@ -414,6 +414,11 @@ class Participating(Part):
         for participant in list(self.participants.values()):
             participant.neighbourhood_changed()
 
+    def peer_down(self, peer: PeerRef) -> None:
+        """No link to this node can be had."""
+        for participant in list(self.participants.values()):
+            participant.peer_down(peer)
+
     def validate(self) -> None:
         """Assert what holds of each participant, and that what is kept is within its bounds."""
         for participant in self.participants.values():

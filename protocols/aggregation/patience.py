@@ -22,6 +22,18 @@ handshake of the two nodes), half for the offer."""
 PATIENCE: Final = 2.0
 """A partner gets this many times as long as all that takes by the measured round trip, which varies."""
 
+HURRY_S: Final = 0.1
+HURRY_RTTS: Final = 2.0
+"""So long, and so many round trips, invited nodes have for themselves; then as many more are invited, and all are asked
+whether they live. The pause doubles each time, up to `TreeSettings.invite_interval_s`."""
+PAIRING_RTTS: Final = 4.0
+"""So long, and at least `HURRY_S`, counterparts have to begin their swap; then the others are invited."""
+SPARE_PAUSES: Final = 4
+"""So many times as long a node waits that is to have no counterpart. Others have its data, and only somebody whose
+counterpart has failed needs it: to invite those who are about to swap would part them from theirs."""
+LEVEL_RTTS: Final = 4.0
+"""A level lasts at least until an invited node has been asked again and has answered."""
+
 
 class TreeSettings(Frozen):
     """Pace of a tree; see `protocols.aggregation.config` for what each means to an operator."""

@@ -54,6 +54,8 @@ from protocols.aggregation.statements import ROUND_ID_BYTES
 if TYPE_CHECKING:
     from protocols.aggregation.answers import GivenAnswers
 
+NOBODY_THERE: Final = frozenset({"refused", "unreachable", "timeout", "backoff", "stopping"})
+"""Why there is no link to a node whose process has ended. Other reasons are those of one that lives and has no room."""
 ROUND_BYTES: Final = 300
 """What remembering a round takes, at most."""
 
@@ -167,6 +169,10 @@ class Aggregation(Plugin):
     def neighbours_changed(self, change: NeighbourChange) -> None:
         self.participating.neighbours_changed()
         self.requesting.neighbours_changed()
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        if reason in NOBODY_THERE:
+            self.participating.peer_down(peer)
 
     def histories(self) -> Sequence[HistorySize]:
         count = self.participating.ended_count + self.requesting.asked_count

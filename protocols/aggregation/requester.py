@@ -133,7 +133,8 @@ class Requester:
         self._claimed = 0
         """How many contributors the result that is being fetched is said to have."""
         self._fetches = 0
-        self._is_settling = False
+        self._settle_until: float | None = None
+        """Until then a fuller result is waited for."""
         self._is_closing = False
         self._held: tuple[Partial, Callable[[], None]] | None = None
         """A result that lacks enrolments, and what to do when they have come."""
@@ -150,15 +151,9 @@ class Requester:
         """What the largest value takes of those that do not ride, as far as is known; 0: there is none."""
         self._rejected: list[Rejected] = []
         self.spot_check = SpotCheck(host, round_id)
+        rtt_s = HostNeighbourhood(host).rtt_s
         self._leftovers = Leftovers(
-            host,
-            round_id,
-            query,
-            self.collector,
-            HostNeighbourhood(host).rtt_s,
-            config.reserve,
-            self._own,
-            self._gathered,
+            host, round_id, query, self.collector, rtt_s, config.reserve, self._own, self._gathered
         )
 
     def tell(self, stage: str, level: int | None = None, contributors: int = 0) -> None:
@@ -240,7 +235,7 @@ class Requester:
 
     def settled(self) -> None:
         """Answer with what there is, as no fuller result came in time."""
-        self._is_settling = False
+        self._settle_until = None
         self._take_best()
 
     def neighbours_changed(self) -> None:
@@ -297,15 +292,24 @@ class Requester:
         live = [peer.id for peer in self.host.leaf_set().members()]
         if self.collector.is_full(best.contributors, live):
             self.host.cancel_timer("settle_due", self.round_id)
-            self._is_settling = False
+            self._settle_until = None
             if best.peer.id == self.host.id or not self._own_comes_first():
                 self._take_best()
             return
-        if not self._is_settling:
-            self._is_settling = True
+        if self._settle_until is None:
+            self._settle_until = self.host.now() + self._config.settle
             self.host.set_timer("settle_due", self._config.settle, self.round_id)
         if self.own_aggregate is not None and not self._leftovers.has_asked_ahead:
-            self._leftovers.ask_ahead(self.collector.missing(self.own_aggregate.partial.contributors))
+            missing = self.collector.missing(self.own_aggregate.partial.contributors)
+            self._leftovers.ask_ahead(missing, self._answered_ahead)
+
+    def _answered_ahead(self) -> None:
+        """Once all that the own result lacks are gone, or have given their data, no tree can bring more."""
+        due_s, now = self._leftovers.all_known_in_s(), self.host.now()
+        if due_s is not None and self._settle_until is not None and now + due_s < self._settle_until:
+            self._settle_until = now + due_s
+            self.host.cancel_timer("settle_due", self.round_id)
+            self.host.set_timer("settle_due", due_s, self.round_id)
 
     def _own_comes_first(self) -> bool:
         """Whether to wait for the own tree, although another one is complete: its last swap is under way."""

@@ -45,7 +45,15 @@ from protocols.aggregation.effects import (
 )
 from protocols.aggregation.invitations import Invitations, LevelState, preference
 from protocols.aggregation.messages import AnswerKind
-from protocols.aggregation.patience import TreeSettings, patience_s
+from protocols.aggregation.patience import (
+    HURRY_RTTS,
+    HURRY_S,
+    LEVEL_RTTS,
+    PAIRING_RTTS,
+    SPARE_PAUSES,
+    TreeSettings,
+    patience_s,
+)
 from protocols.aggregation.prefix import Neighbourhood
 
 HINTED_MAX: Final = 64
@@ -56,20 +64,10 @@ TAKERS_MAX: Final = 4096
 FIRST_INVITED: Final = 2
 """So many nodes are invited at first where values ride: with two, the value that is ready first comes in less time than
 with one, for some six more messages in a round."""
-HURRY_S: Final = 0.1
-HURRY_RTTS: Final = 2.0
-"""So long, and so many round trips, invited nodes have for themselves; then as many more are invited, and all are asked
-whether they live. The pause doubles each time, up to `TreeSettings.invite_interval_s`."""
 DOUBLINGS_MAX: Final = 16
 LEVELS_AHEAD: Final = 3
 """For so many levels after the one in work connections are opened: opening takes as long as two or three levels."""
-PAIRING_RTTS: Final = 4.0
-"""So long, and at least `HURRY_S`, counterparts have to begin their swap; then the others are invited."""
-SPARE_PAUSES: Final = 4
-"""So many times as long a node waits that is to have no counterpart. Others have its data, and only somebody whose
-counterpart has failed needs it: to invite those who are about to swap would part them from theirs."""
-LEVEL_RTTS: Final = 4.0
-"""A level lasts at least until an invited node has been asked again and has answered."""
+GONE_MAX: Final = 256
 
 
 class BinomialTree:
@@ -94,6 +92,8 @@ class BinomialTree:
         self._held: set[int] = set()
         """The levels to come for which the counterpart has offered its value already."""
         self._banned: set[NodeId] = set()
+        self._gone: set[NodeId] = set()
+        """To these no link could be had, and they have not spoken since (`GONE_MAX` at most)."""
         self._rode_to: int | None = None
         """The shortest level at which the aggregate rode: those of all longer ones are there to be given."""
         self._given: dict[NodeId, int] = {}
@@ -161,6 +161,7 @@ class BinomialTree:
 
     def invite_received(self, peer: PeerRef, level: int, rides: bool = False, value: bytes = b"") -> list[Effect]:
         """An invitation from a node with which we share exactly ``level`` bits, perhaps with its value."""
+        self._gone.discard(peer.id)
         verdict = self._position(peer, level)
         if verdict is not AnswerKind.MAYBE_LATER:
             is_given = rides and self._has_side(peer, level)
@@ -208,6 +209,7 @@ class BinomialTree:
 
     def proposal_received(self, peer: PeerRef, level: int) -> tuple[bool, AnswerKind, list[Effect]]:
         """Whether to swap with this node now; else what it should make of us."""
+        self._gone.discard(peer.id)
         verdict = self._position(peer, level)
         if verdict is not AnswerKind.MAYBE_LATER:
             return False, verdict, []
@@ -333,12 +335,21 @@ class BinomialTree:
         are_gone = current.invited and not any(peer.id in current.invited for peer in self._candidates(current))
         return self._next_invitations(current) if are_gone else []
 
+    def peer_down(self, peer: PeerRef) -> list[Effect]:
+        """No link to this node can be had: its process has ended, or something is between the two. It is not waited
+        for; if it lives, the requester gets its data as a leftover."""
+        if peer.id in self._gone or len(self._gone) >= GONE_MAX:
+            return []
+        self._gone.add(peer.id)
+        if self._is_partner(TreePhase.RESERVED, peer):
+            return self._give_up_on(peer)
+        return self.neighbourhood_changed() if self._levels.level_of(peer.id) == self.level else []
+
     def validate(self) -> None:
         """Assert the invariants of the state."""
         assert self.own in self.contributors
-        assert (self.partner is not None) == (
-            self.phase in (TreePhase.PROPOSING, TreePhase.RESERVED, TreePhase.SWAPPING, TreePhase.MERGING)
-        )
+        with_partner = TreePhase.PROPOSING, TreePhase.RESERVED, TreePhase.SWAPPING, TreePhase.MERGING
+        assert (self.partner is not None) == (self.phase in with_partner)
         assert (self._current is None) == (self.phase in (TreePhase.IDLE, TreePhase.FINISHED, TreePhase.PRUNED))
         if self._current is not None:
             held = [self._levels.level_of(node) for node in self.contributors if node != self.own]
@@ -503,7 +514,7 @@ class BinomialTree:
         return invites or self._conclude_if_exhausted()
 
     def _is_excluded(self, current: LevelState, node_id: NodeId) -> bool:
-        return node_id in self._banned or node_id in current.said_no or node_id in current.absent
+        return any(node_id in nodes for nodes in (self._banned, self._gone, current.said_no, current.absent))
 
     def _candidates(self, current: LevelState) -> list[PeerRef]:
         known = {peer.id: peer for peer in self._neighbourhood.members(current.level)}

@@ -203,6 +203,25 @@ def test_after_calm_rounds_a_silent_machine_holds_a_round_up_for_less(seed: int)
     assert max(patience.share for patience in patiences) >= 0.5
 
 
+@pytest.mark.parametrize("after_s", [-0.02, 0.0, 0.07, 0.12])
+@pytest.mark.parametrize("count", [10, 40])
+def test_a_killed_process_costs_a_few_latencies_and_no_time_out(count: int, after_s: float) -> None:
+    """Its connections end with it. Each node above it waited for the 2 s of a level, and the requester for another."""
+    simulation = aggregation_ring(count, 5, latency=ConstantLatency(0.05))
+    killed = simulation.nodes[7]
+    if after_s < 0:
+        simulation.kill(killed)
+        simulation.run_for(-after_s)
+    round_ = Round(simulation)
+    if after_s >= 0:
+        simulation.run_for(after_s)
+        simulation.kill(killed)
+    answer = round_.answer()
+    check_answer(simulation, answer)
+    assert answer.contributors >= count - 1
+    assert answer.duration_s < 18 * 0.05
+
+
 def test_a_node_that_died_before_the_round_is_missing_and_unreachable() -> None:
     simulation = aggregation_ring(8, seed=3)
     simulation.silence(simulation.nodes[5])

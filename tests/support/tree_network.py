@@ -126,6 +126,11 @@ class TreeNetwork:
             if other not in self.dead:
                 self.in_flight.append(("neighbours", other))
 
+    def cut_off(self, node_id: NodeId, other: NodeId) -> None:
+        """A node can have no link to another one, which may live all the same."""
+        if node_id != other and node_id not in self.dead:
+            self.in_flight.append(("down", node_id, self.peers[other]))
+
     def step(self) -> bool:
         """One event; false when nothing is left to happen."""
         if self.in_flight:
@@ -206,6 +211,8 @@ class TreeNetwork:
                 self._run(target, tree.begin(target in self.riders))
             case "neighbours", _:
                 self._run(target, tree.neighbourhood_changed())
+            case "down", (PeerRef() as other,):
+                self._run(target, tree.peer_down(other))
             case "invite", (PeerRef() as source, int(level), bool(rides), bytes(value)):
                 self._run(target, tree.invite_received(source, level, rides, value))
             case "answer", (PeerRef() as source, int(level), AnswerKind() as answer, bool(exact), bytes(value)):

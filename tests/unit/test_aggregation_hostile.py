@@ -266,6 +266,17 @@ def test_a_refusal_that_quotes_a_hostile_pattern_fits_into_the_answer() -> None:
     assert all(len(each.reason.encode()) <= REASON_BYTES_MAX for _, each in host.sent if isinstance(each, Enrolled))
 
 
+@pytest.mark.parametrize(("reason", "is_over"), [("refused", True), ("links_max", False), ("closed_early", False)])
+def test_who_has_no_room_for_a_link_is_waited_for_and_who_is_not_there_is_not(reason: str, is_over: bool) -> None:
+    plugin, host = member(is_near=False)
+    broadcast(host, start(), peer(ASKER))
+    host.run_later()
+    tree = plugin.participating.participants[ROUND].tree
+    assert tree.phase is TreePhase.WAITING
+    plugin.peer_down(peer(SIBLING), reason)
+    assert (tree.phase is TreePhase.FINISHED) is is_over
+
+
 @pytest.mark.parametrize("text", ["x" * 9000, "\U0001f600" * 9000, "bad name \udcff\udcff", "\ud800" * 400])
 def test_any_reason_fits_into_every_message_that_carries_one(text: str) -> None:
     for message in (RoundStatus(ROUND, 5, 0, reason_text(text)), Enrolled(ROUND, reason_text(text))):

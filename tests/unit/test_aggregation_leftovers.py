@@ -133,7 +133,7 @@ def test_what_came_ahead_is_taken_at_the_end() -> None:
         lambda: None,
         lambda: found.append(None),
     )
-    leftovers.ask_ahead([peer(3 << 120)])
+    leftovers.ask_ahead([peer(3 << 120)], lambda: None)
     [request] = asking.host.requests
     request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, "", data_of(3).encoded), request.peer)
     asking.host.run_later()
@@ -144,6 +144,22 @@ def test_what_came_ahead_is_taken_at_the_end() -> None:
     assert found
     assert len(asking.host.requests) == 1
     assert not asking.fetches()
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_who_could_not_be_reached_is_asked_once_more_only_if_it_lives(lives: bool) -> None:
+    asking = Asking()
+    requester = asking.plugin.requesting.requesters[asking.round_id]
+    leftovers = Leftovers(
+        asking.host, asking.round_id, QUERY, requester.collector, lambda of: 0.0, 1.0, lambda: None, lambda: None
+    )
+    leftovers.ask_ahead([peer(3 << 120)], lambda: None)
+    asking.host.requests[0].on_timeout()
+    if lives:  # the overlay finds a way to it where this node does not
+        leftovers.lives(NodeId(3 << 120))
+    leftovers.ask([peer(3 << 120)], has_time=True)
+    assert len(asking.host.requests) == (2 if lives else 1)
+    assert leftovers.reasons == {NodeId(3 << 120): "unreachable"}
 
 
 def test_what_is_not_there_when_the_time_is_over_is_missing() -> None:

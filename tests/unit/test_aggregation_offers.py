@@ -23,9 +23,9 @@ from protocols.aggregation.effects import (
     WithdrawOffer,
 )
 from protocols.aggregation.messages import AnswerKind
-from protocols.aggregation.patience import TreeSettings
+from protocols.aggregation.patience import HURRY_S, PAIRING_RTTS, TreeSettings
 from protocols.aggregation.prefix import PlaceLevels
-from protocols.aggregation.tree import HURRY_S, PAIRING_RTTS, BinomialTree
+from protocols.aggregation.tree import BinomialTree
 from tests.support.tree_network import TreeNetwork, pause_s, random_ids
 
 

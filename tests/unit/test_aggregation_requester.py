@@ -16,6 +16,7 @@ from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import (
     EXTRACTION_MODULES,
 )
+from protocols.aggregation.leftovers import GONE_S
 from protocols.aggregation.messages import (
     Enrolled,
     FindEnrolment,
@@ -225,12 +226,47 @@ class TestWhileAFullerResultIsWaitedFor:
         assert [number for number, _ in asking.fetches()] == [3, 5]
         assert not asking.answers
 
-    def test_who_had_no_data_yet_or_seemed_gone_is_asked_again(self, asking: Asking) -> None:
+    def test_who_had_no_data_yet_is_asked_again(self, asking: Asking) -> None:
         third, fifth = asking.host.requests
         third.on_reply(RoundStatus(asking.round_id, NodeState.EXTRACTING, 0, ""), third.peer)
         fifth.on_timeout()
         asking.settled()
-        assert asking.asked() == [3, 5, 3, 5]
+        assert asking.asked() == [3, 5, 3]
+
+    @pytest.mark.parametrize(
+        ("third_says", "within_s"),
+        [("its data", GONE_S), ("nothing", GONE_S), ("that it has data", None), ("that it has none", None)],
+    )
+    def test_no_fuller_result_is_waited_for_when_nobody_can_be_in_it(
+        self, asking: Asking, third_says: str, within_s: float | None
+    ) -> None:
+        settle_s = asking.host.timers["settle_due", asking.round_id]
+        third, fifth = asking.host.requests
+        fifth.on_timeout()
+        assert asking.host.timers["settle_due", asking.round_id] == settle_s, "the third may be"
+        if third_says == "nothing":
+            third.on_timeout()
+        else:
+            state = NodeState.EXTRACTING if third_says == "that it has none" else NodeState.RUNNING
+            value = data_of(3).encoded if third_says == "its data" else b""
+            third.on_reply(RoundStatus(asking.round_id, state, 0, "", value), third.peer)
+        assert asking.host.timers["settle_due", asking.round_id] == (settle_s if within_s is None else within_s)
+
+    def test_one_that_the_overlay_reaches_may_be_in_a_fuller_result(self, asking: Asking) -> None:
+        third, fifth = asking.host.requests
+        third.on_timeout()
+        settle_s = asking.host.timers["settle_due", asking.round_id]
+        asking.enrol(3)  # it says once more, through the overlay, that it takes part
+        fifth.on_timeout()
+        assert asking.host.timers["settle_due", asking.round_id] == settle_s
+
+    def test_a_far_node_has_as_long_to_be_reached_as_its_enrolment_took_twice(self, asking: Asking) -> None:
+        requester = asking.plugin.requesting.requesters[asking.round_id]
+        requester.collector.enrolled_in_s[NodeId(5 << 120)] = 0.3
+        third, fifth = asking.host.requests
+        third.on_timeout()
+        fifth.on_timeout()
+        assert asking.host.timers["settle_due", asking.round_id] == 0.6
 
     def test_who_is_in_a_fuller_result_is_not_waited_for(self, asking: Asking) -> None:
         asking.offer(6, 7)

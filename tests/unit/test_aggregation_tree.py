@@ -17,6 +17,7 @@ from protocols.aggregation.effects import (
     LevelDone,
     MergeOffer,
     OfferAhead,
+    RouteInvite,
     SendAnswer,
     SendInvite,
     SendProposal,
@@ -25,9 +26,9 @@ from protocols.aggregation.effects import (
     TreeTimer,
 )
 from protocols.aggregation.messages import AnswerKind
-from protocols.aggregation.patience import TreeSettings
+from protocols.aggregation.patience import HURRY_RTTS, HURRY_S, LEVEL_RTTS, TreeSettings
 from protocols.aggregation.prefix import IdLevels, PlaceLevels, lies_within
-from protocols.aggregation.tree import FIRST_INVITED, GIVEN_MAX, HURRY_RTTS, HURRY_S, LEVEL_RTTS, BinomialTree
+from protocols.aggregation.tree import FIRST_INVITED, GIVEN_MAX, BinomialTree
 from tests.support.tree_network import RingView, TreeNetwork, pause_s, random_ids
 
 SIZES = st.integers(1, 24)
@@ -82,6 +83,27 @@ def test_crashes_never_stop_the_rest_nor_count_twice(
 ) -> None:
     network = TreeNetwork(random_ids(count, seed), seed, has_places=placed)
     run_with_deaths(network, deaths, after)
+    assert network.results
+
+
+@given(
+    count=st.integers(2, 20),
+    seed=st.integers(0, 2**32),
+    cuts=st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19), st.integers(0, 40)), max_size=12),
+    riding=st.sampled_from([0.0, 0.5, 1.0]),
+    placed=st.booleans(),
+)
+@settings(deadline=None)
+def test_a_node_that_others_cannot_reach_stops_nobody_and_is_counted_once(
+    count: int, seed: int, cuts: list[tuple[int, int, int]], riding: float, placed: bool
+) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed, riding=riding, has_places=placed)
+    nodes = sorted(network.trees)
+    for one, other, after in cuts:
+        for _ in range(after):
+            network.step()
+        network.cut_off(nodes[one % count], nodes[other % count])
+    network.run()
     assert network.results
 
 
@@ -221,9 +243,10 @@ def test_the_example_of_six_nodes(seed: int) -> None:
 
 
 class Lonely:
-    """One known node at level 0."""
+    """One known node at level 0. ``is_all``: there is no other."""
 
-    def __init__(self, *peers: PeerRef, rtt_s: float = 0.0, own: NodeId | None = None) -> None:
+    def __init__(self, *peers: PeerRef, rtt_s: float = 0.0, own: NodeId | None = None, is_all: bool = False) -> None:
+        self._is_all = is_all
         self.levels = IdLevels(LEFT if own is None else own)
         self.peers = peers
         self.round_trip_s = rtt_s
@@ -238,7 +261,7 @@ class Lonely:
         return self.peers
 
     def is_exact(self, level: int) -> bool:
-        return False
+        return self._is_all
 
     def estimated_size(self, level: int) -> float:
         return 40.0
@@ -446,11 +469,43 @@ def test_a_level_whose_invited_node_is_gone_asks_the_next_one_at_once() -> None:
     assert tree.neighbourhood_changed() == []
 
 
+def test_a_level_is_over_when_no_link_to_its_last_node_can_be_had() -> None:
+    tree = BinomialTree(LEFT, Lonely(PEER, is_all=True), TreeSettings())
+    tree.begin(rides=True)
+    assert tree.peer_down(PeerRef(NodeId(LEFT + 1), "127.0.0.1", 9)) == [], "it is at another level"
+    assert LevelDone(0, "empty", None) in tree.peer_down(PEER)
+    assert tree.phase is TreePhase.FINISHED
+
+
+def test_others_are_looked_for_once_when_no_link_to_those_known_can_be_had() -> None:
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin(rides=True)
+    assert RouteInvite(0) in tree.peer_down(PEER)
+    assert tree.peer_down(PEER) == []
+
+
+def test_who_could_not_be_reached_and_invites_is_there_again() -> None:
+    tree = BinomialTree(LEFT, Lonely(PEER, SIX[0]), TreeSettings())
+    tree.begin(rides=True)
+    assert not any(isinstance(each, LevelDone) for each in tree.peer_down(PEER))
+    assert MergeOffer(PEER, 0, b"theirs") in tree.invite_received(PEER, 0, rides=True, value=b"theirs")
+
+
+def test_a_partner_that_has_agreed_and_cannot_be_reached_is_given_up_at_once() -> None:
+    tree = BinomialTree(LEFT, Lonely(PEER, SIX[0]), TreeSettings())
+    tree.begin()
+    accepted, _, _ = tree.proposal_received(PEER, 0)
+    assert accepted
+    assert tree.phase is TreePhase.RESERVED
+    assert not any(isinstance(each, SendInvite) and each.peer == PEER for each in tree.peer_down(PEER))
+    assert tree.partner is None
+
+
 def test_an_invitation_of_the_wrong_prefix_is_no_candidate() -> None:
     tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
     tree.begin()
     assert tree.invite_received(PEER, 5) == [SendAnswer(PEER, 5, AnswerKind.ABSENT)]
-    assert tree.phase is TreePhase.WAITING
+    assert tree.partner is None
 
 
 def test_a_leaf_set_that_seems_to_span_a_large_ring_knows_no_level() -> None:
