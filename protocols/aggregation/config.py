@@ -136,7 +136,10 @@ class AggregationConfig(PluginConfig):
         reloads=True,
     )
     settle: Pause = setting(
-        "1s", "How long the requester waits for a fuller result after an incomplete one came.", reloads=True
+        "1s",
+        "How long at most the requester waits for a fuller result after an incomplete one came; less, once no tree can "
+        "bring more.",
+        reloads=True,
     )
     swap_deadline: RoundTime = setting(
         "2m", "Longest single swap of a round; a stalled one ends earlier, by swap.stall_timeout.", reloads=True

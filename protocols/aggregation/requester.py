@@ -494,7 +494,7 @@ class Requester:
 
     def _close(self, *, has_time: bool = True) -> None:
         """The result is settled; get from the missing nodes what it lacks, or why it does, all at once; then answer."""
-        self._is_closing = True
+        self._is_closing, self._settle_until = True, None
         for timer in ("settle_due", ENROLMENTS_TIMER, OWN_TIMER, NAMING_TIMER):
             self.host.cancel_timer(timer, self.round_id)
         for candidate in list(self.collector.candidates):

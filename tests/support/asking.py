@@ -7,16 +7,8 @@ from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.exchange import (
-    Aggregate,
-    extract_own,
-    merge_received,
-    open_own,
-)
-from protocols.aggregation.messages import (
-    Enrolled,
-    ResultReady,
-)
+from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own
+from protocols.aggregation.messages import Enrolled, ResultReady
 from protocols.aggregation.partial import Extraction, ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.prefix import IdLevels

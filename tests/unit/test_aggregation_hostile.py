@@ -17,6 +17,7 @@ from peerd.ids import NodeId
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.testing.host import FakeHost, peer
+from protocols.aggregation import participant
 from protocols.aggregation.collector import DIRECT_CENSUS_MAX
 from protocols.aggregation.config import ROUND_S_MAX
 from protocols.aggregation.effects import TreeDone, TreePhase
@@ -264,6 +265,20 @@ def test_a_refusal_that_quotes_a_hostile_pattern_fits_into_the_answer() -> None:
     assert isinstance(answer, RoundStatus)
     assert "refused" in answer.detail
     assert all(len(each.reason.encode()) <= REASON_BYTES_MAX for _, each in host.sent if isinstance(each, Enrolled))
+
+
+def test_only_the_requester_is_given_a_nodes_own_data_with_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin, host = member()
+    broadcast(host, start(), peer(ASKER))
+    host.run_later()
+    own = plugin.participating.participants[ROUND].own
+    assert own is not None
+    answers = [host.deliver(WhyMissing(ROUND), peer(source)) for source in (ASKER, SIBLING)]
+    assert [each.value for each in answers if isinstance(each, RoundStatus)] == [own.encoded, b""]
+    monkeypatch.setattr(participant, "CARRIED_BYTES_MAX", len(own.encoded) - 1)
+    answer = host.deliver(WhyMissing(ROUND), peer(ASKER))
+    assert isinstance(answer, RoundStatus)
+    assert answer.value == b"", "a larger value is fetched"
 
 
 @pytest.mark.parametrize(("reason", "is_over"), [("refused", True), ("links_max", False), ("closed_early", False)])

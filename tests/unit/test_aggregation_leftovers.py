@@ -8,10 +8,7 @@ from peerd.api import SizedBlob
 from peerd.ids import NodeId
 from peerd.testing.host import peer
 from protocols.aggregation.collector import CARRIED_MAX
-from protocols.aggregation.exchange import (
-    own_tag,
-    result_tag,
-)
+from protocols.aggregation.exchange import own_tag, result_tag
 from protocols.aggregation.leftovers import (
     FETCH_S_MAX,
     FETCHED_AT_ONCE,
@@ -21,11 +18,7 @@ from protocols.aggregation.leftovers import (
     STATUS_TIMEOUT_S,
     Leftovers,
 )
-from protocols.aggregation.messages import (
-    ConfirmContribution,
-    NodeState,
-    RoundStatus,
-)
+from protocols.aggregation.messages import ConfirmContribution, NodeState, RoundStatus
 from protocols.aggregation.patience import OPENING_RTTS, PATIENCE
 from protocols.aggregation.requester import RoundListener
 from tests.support.asking import QUERY, Asking, data_of
