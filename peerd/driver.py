@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from peerd.api import Files, KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
+from peerd.api import Files, KeyValues, Log, Metric, Priority, Rng, Scratch, WorkHandle, WorkLimits
 from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
@@ -188,6 +188,9 @@ class Storage(Protocol):
 
     def allocate(self, size_bytes: int) -> memoryview:
         """A writable buffer for a received value: memory, or above the spill threshold a mapped temporary file."""
+
+    def scratch(self) -> Scratch:
+        """See `peerd.api.Store.scratch`."""
 
     def store(self, plugin: str) -> KeyValues:
         """The small durable key-value store of one plugin; what is in it survives a restart of the node."""

@@ -52,6 +52,7 @@ from peerd.api.parts import (
     on_timer as on_timer,
 )
 from peerd.api.services import (
+    IN_MEMORY as IN_MEMORY,
     NO_VERSION as NO_VERSION,
     Files as Files,
     KeyValues as KeyValues,
@@ -63,6 +64,8 @@ from peerd.api.services import (
     RecordRole as RecordRole,
     Records as Records,
     RecordVersion as RecordVersion,
+    Scratch as Scratch,
+    ScratchWriter as ScratchWriter,
     Store as Store,
 )
 from peerd.api.work import WorkHandle as WorkHandle, WorkLimits as WorkLimits
@@ -352,10 +355,7 @@ class Host(Protocol):
         deadline_s: float | None = None,
         silence_s: float | None = None,
     ) -> PreparedSwap:
-        """Open the connection for a swap that will probably follow within a few seconds: `PreparedSwap.offer`.
-
-        One that is cancelled before is recorded nowhere.
-        """
+        """Open the connection of a swap that may follow soon: `PreparedSwap.offer`. Cancelled, it is not recorded."""
 
     def fetch(
         self,

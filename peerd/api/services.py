@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from peerd.api.bulk import Value
 from peerd.errors import Unavailable
@@ -281,11 +281,116 @@ class Files(Protocol):
         """Remove a file. Harmless when there is none; one that the disk refuses to remove stays."""
 
 
+class ScratchWriter(Protocol):
+    """Takes one value from its beginning to its end.
+
+    Raises `Unavailable` when the disk refuses, or would have less free room than must stay.
+    """
+
+    @property
+    def size_bytes(self) -> int:
+        """What was written."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append this."""
+
+    def overwrite(self, offset: int, data: bytes) -> None:
+        """Write over what is there."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """What was written there."""
+
+    def finish(self) -> memoryview:
+        """All of it, read-only. Nothing is written after that."""
+
+    def close(self) -> None:
+        """See to it that all is in the file whose path was given, where another process looks for it."""
+
+
+class Scratch(Protocol):
+    """Room for values that are larger than memory should hold: for work off the loop, and for workers.
+
+    Small ones stay in memory. The others are files without a name, whose room returns with the last view of them.
+    """
+
+    def less(self, parts: int) -> Scratch:
+        """For one of so many values at a time: as much memory for all together."""
+
+    def writer(self, path: str = "") -> ScratchWriter:
+        """Begin a value, or write a file that `new_file` has made."""
+
+    def new_file(self) -> str:
+        """The path of a new file, for another process to write; empty where everything stays in memory.
+
+        Raises `Unavailable` when the disk refuses.
+        """
+
+    def open_file(self, path: str, bytes_max: int) -> memoryview:
+        """A view of a file that another process has written, which has no name any more.
+
+        Raises `Unavailable` for one that is too long, is no file any more, or cannot be read.
+        """
+
+    def drop_file(self, path: str) -> None:
+        """Take a file's name away. Harmless when there is none."""
+
+
+class MemoryWriter:
+    """Implements `ScratchWriter`."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._data += data
+
+    def overwrite(self, offset: int, data: bytes) -> None:
+        self._data[offset : offset + len(data)] = data
+
+    def read(self, offset: int, size: int) -> bytes:
+        return bytes(self._data[offset : offset + size])
+
+    def finish(self) -> memoryview:
+        return memoryview(self._data).toreadonly()
+
+    def close(self) -> None:
+        """There is no file."""
+
+
+class MemoryScratch(Frozen):
+    """Implements `Scratch` where everything stays in memory, as in simulations."""
+
+    def less(self, parts: int) -> MemoryScratch:
+        return self
+
+    def writer(self, path: str = "") -> MemoryWriter:
+        return MemoryWriter()
+
+    def new_file(self) -> str:
+        return ""
+
+    def open_file(self, path: str, bytes_max: int) -> memoryview:
+        raise Unavailable("there are no files")
+
+    def drop_file(self, path: str) -> None:
+        """There is none."""
+
+
+IN_MEMORY: Final[Scratch] = MemoryScratch()
+
+
 class Store(KeyValues, Protocol):
     """What a plugin keeps on disk."""
 
     def files(self) -> Files:
         """This plugin's large files; always the same object."""
+
+    def scratch(self) -> Scratch:
+        """Where to write values that are larger than memory should hold, in threads and workers; none survives."""
 
     def log(self, name: str) -> Log:
         """The log of that name (lower-case letters, digits, ``-`` and ``_``); always the same one.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from peerd.api import Files, Log, Metric, Rng, WorkHandle, WorkLimits
+from peerd.api import Files, Log, Metric, Rng, Scratch, WorkHandle, WorkLimits
 from peerd.daemon.links.buffers import allocate
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.settings import monotonic_s
@@ -121,6 +121,12 @@ class AsyncioDriver:
     def allocate(self, size_bytes: int) -> memoryview:
         """Raises `Unavailable` when there is no room."""
         return allocate(size_bytes, spill_threshold_bytes=self._spill_threshold_bytes, directory=self._stores.path)
+
+    def scratch(self) -> Scratch:
+        """In the state directory, where what a crash leaves behind is removed at the next start."""
+        from peerd.system.scratch import DiskScratch  # few need it
+
+        return DiskScratch(str(self._stores.path), self._spill_threshold_bytes)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
         return self._loop.call_later(delay_s, callback)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from peerd.api import Files, KeyValues, Log, Value
+from peerd.api import Files, KeyValues, Log, Scratch, Value
 from peerd.driver import Storage
 from peerd.errors import Unavailable
 
@@ -27,6 +27,10 @@ class BoundStore:
     def log(self, name: str) -> Log:
         """See `peerd.api.Store.log`."""
         return BoundLog(self._storage.log(self._plugin, name), self._run)
+
+    def scratch(self) -> Scratch:
+        """See `peerd.api.Store.scratch`."""
+        return self._storage.scratch()
 
     def files(self) -> Files:
         """See `peerd.api.Store.files`."""

@@ -12,7 +12,18 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peerd import limits
-from peerd.api import Files, KeyValues, Log, Metric, Priority, SendRefusal, WorkHandle, WorkLimits
+from peerd.api import (
+    IN_MEMORY,
+    Files,
+    KeyValues,
+    Log,
+    Metric,
+    Priority,
+    Scratch,
+    SendRefusal,
+    WorkHandle,
+    WorkLimits,
+)
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, format_id
@@ -444,6 +455,10 @@ class SimDriver(PolicyTransport):
                 disk, lambda delay_s, callback: self._later(delay_s, LOG_MARK, callback)
             )
         return log
+
+    def scratch(self) -> Scratch:
+        """All in memory."""
+        return IN_MEMORY
 
     def files(self, plugin: str) -> Files:
         """Return a plugin's files, which survive restarts."""

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from peerd.api import (
+    IN_MEMORY,
     Coordinate,
     Files,
     LeafSet,
@@ -27,6 +28,7 @@ from peerd.api import (
     Plugin,
     Priority,
     RecordResult,
+    Scratch,
     SwapCallbacks,
     Value,
     WorkLimits,
@@ -487,6 +489,10 @@ class FakeStore(SimStore):
             disk = self.logs.setdefault(name, LogDisk())
             self._open[name] = open_log(disk, lambda delay_s, callback: self._host.later.append(callback))
         return self._open[name]
+
+    def scratch(self) -> Scratch:
+        """All in memory."""
+        return IN_MEMORY
 
     def files(self) -> Files:
         """Return the files, which live as long as the test's host; what is asked of them is done after the handler."""

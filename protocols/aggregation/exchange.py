@@ -12,12 +12,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from peerd.api import SizedBlob, Value, value_size_bytes
+from peerd.api import IN_MEMORY, Scratch, SizedBlob, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, format_id
 from protocols.aggregation.config import FileSelection
-from protocols.aggregation.partial import Extraction, Partial, disjoint, in_pairs, merge
+from protocols.aggregation.groups import in_pairs
+from protocols.aggregation.partial import SLICED_BYTES_MAX, Extraction, Partial, disjoint, merge, sliced
 from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.prefix import Levels
 from protocols.aggregation.query import Query
@@ -50,10 +51,12 @@ class OwnData:
     extractor: Extractor | None
     padding_bytes: int = 0
 
-    def extractor_of(self, tags: Mapping[str, str]) -> Extractor | None:
-        """The extractor for a node that has these tags now."""
+    def extractor_of(self, tags: Mapping[str, str], scratch: Scratch) -> Extractor | None:
+        """The extractor for a node that has these tags now, and this room for large values."""
         extractor = self.extractor
-        return replace(extractor, tags=tuple(tags.items())) if isinstance(extractor, FileExtractor) else extractor
+        if not isinstance(extractor, FileExtractor):
+            return extractor
+        return replace(extractor, tags=tuple(tags.items()), scratch=scratch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +64,22 @@ class Aggregate:
     """A partial, ready to be given away; immutable, so a swap under way cannot be torn by a merge."""
 
     partial: Partial
-    encoded: bytes
+    encoded: bytes | memoryview
+    """A view of what is in memory or mapped, where the value goes in slices."""
     moved_bytes: int
     """Value bytes moved over the network to build it, along this tree."""
     padding_bytes: int = 0
+    scratch: Scratch = IN_MEMORY
+    """Where what is merged with it is written, where the value goes in slices."""
 
     @property
     def value(self) -> Value:
         """Return the bytes that the swap layer sends."""
-        return SizedBlob(self.encoded, self.padding_bytes) if self.padding_bytes else self.encoded
+        return SizedBlob(bytes(self.encoded), self.padding_bytes) if self.padding_bytes else self.encoded
 
     def within(self, bytes_max: int) -> bytes:
         """The value, if a message with so much room can carry it; else nothing."""
-        return self.encoded if not self.padding_bytes and len(self.encoded) <= bytes_max else b""
+        return bytes(self.encoded) if not self.padding_bytes and len(self.encoded) <= bytes_max else b""
 
 
 def swap_tag(round_id: bytes, level: int) -> bytes:
@@ -98,6 +104,7 @@ class FileExtractor(Frozen):
     selection: FileSelection
     regex_engine: RegexEngine
     tags: tuple[tuple[str, str], ...] = ()
+    scratch: Scratch = IN_MEMORY
 
     def __call__(self, query: Query, own: NodeId) -> Extraction:
         """See `protocols.aggregation.extraction.extract`."""
@@ -110,6 +117,7 @@ class FileExtractor(Frozen):
             regex_engine=self.regex_engine,
             node=format_id(own),
             tags=dict(self.tags),
+            scratch=self.scratch,
         )
 
 
@@ -132,22 +140,35 @@ def merged_tag(round_id: bytes) -> bytes:
     return MERGED + round_id
 
 
-def extract_own(extractor: Extractor, query: Query, own: NodeId) -> bytes:
-    """Extract this node's own contribution, as an encoded partial. Runs in a worker process."""
+def extract_own(extractor: Extractor, query: Query, own: NodeId, path: str = "", scratch: Scratch = IN_MEMORY) -> bytes:
+    """Extract this node's own contribution, as an encoded partial. Runs in a worker process.
+
+    With a path it is written there, as a value to swap, and nothing is returned.
+    """
     extraction = extractor(query, own)
-    return Partial.of(query, own, extraction.value, extraction.report).encode()
+    partial = Partial.of(query, own, extraction.value, extraction.report)
+    if not path:
+        return partial.encode()
+    writer = scratch.writer(path)
+    writer.write(bytes(_MOVED_BYTES))
+    partial.write(writer)
+    writer.close()
+    return b""
 
 
-def open_own(query: Query, own: NodeId, padding_bytes: int, data: bytes) -> Aggregate:
-    """This node's own contribution from what `extract_own` returned.
+def open_own(
+    query: Query, own: NodeId, padding_bytes: int, data: bytes, path: str = "", scratch: Scratch = IN_MEMORY
+) -> Aggregate:
+    """This node's own contribution from what `extract_own` returned, or wrote.
 
     The worker has run a stranger's query, so it is believed no more than the stranger: raises `ProtocolError` for what
-    is no partial of this query, or holds the data of another node.
+    is no partial of this query, or holds the data of another node; `Unavailable` for a file that cannot be read.
     """
-    partial = Partial.decode(data, query)
+    value = scratch.open_file(path, _MOVED_BYTES + SLICED_BYTES_MAX) if path else bytes(_MOVED_BYTES) + data
+    partial = Partial.decode(value[_MOVED_BYTES:], query)
     if partial.contributors != (own,):
         raise ProtocolError("foreign_contributor", "a worker's result is not this node's own")
-    return Aggregate(partial, bytes(_MOVED_BYTES) + data, 0, padding_bytes)
+    return Aggregate(partial, value, 0, padding_bytes, scratch)
 
 
 def merge_received(levels: Levels, level: int, own: Aggregate, received: Value) -> Aggregate:
@@ -163,7 +184,7 @@ def merge_received(levels: Levels, level: int, own: Aggregate, received: Value) 
     if strangers:
         raise ProtocolError("foreign_contributor", f"{len(strangers)} contributors are not of level {level}")
     moved = own.moved_bytes + moved_bytes + value_size_bytes(own.value) + value_size_bytes(received)
-    return _seal_all(merge(own.partial, theirs), moved, own.padding_bytes)
+    return _seal_all(merge(own.partial, theirs), moved, own.padding_bytes, own.scratch)
 
 
 def is_givers_fault(error: ProtocolError) -> bool:
@@ -201,10 +222,10 @@ class PieceRejected(ProtocolError):
 def split_own(own: Aggregate, count: int) -> list[Value]:
     """A node's own value in so many pieces."""
     padding_bytes = own.padding_bytes // count
-    return [_seal(part, 0, padding_bytes).value for part in own.partial.split(count)]
+    return [_seal(part, 0, padding_bytes, own.scratch.less(count)).value for part in own.partial.split(count)]
 
 
-def merge_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Aggregate:
+def merge_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value], scratch: Scratch = IN_MEMORY) -> Aggregate:
     """The pieces that these nodes have given, each of its own value, in one; ``own`` is where they have come to.
 
     Raises `PieceRejected` for one that is malformed, or holds the data of others than its giver; `ProtocolError` when
@@ -212,10 +233,11 @@ def merge_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> A
     """
     parts = [_piece(query, giver, (giver,), value) for giver, value in pieces.items()]
     padding_bytes = max(_padding_of(value) for value in pieces.values())
-    return _seal_all(merge_all([part for part, _ in parts]), _size_bytes(own, pieces), padding_bytes)
+    merged = in_pairs(merge, [part for part, _ in parts])
+    return _seal_all(merged, _size_bytes(own, pieces), padding_bytes, scratch)
 
 
-def join_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Aggregate:
+def join_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value], scratch: Scratch = IN_MEMORY) -> Aggregate:
     """The value of all nodes from the pieces that these have merged; ``own`` is where they have come to.
 
     Raises `PieceRejected` for one that is malformed, or holds the data of others than all of them; `ProtocolError` when
@@ -225,7 +247,7 @@ def join_pieces(query: Query, own: NodeId, pieces: Mapping[NodeId, Value]) -> Ag
     parts = [_piece(query, giver, nodes, value) for giver, value in pieces.items()]
     moved_bytes = sum(moved for _, moved in parts) + _size_bytes(own, pieces)
     padding_bytes = sum(map(_padding_of, pieces.values()))
-    return _seal_all(Partial.join([part for part, _ in parts]), moved_bytes, padding_bytes)
+    return _seal_all(Partial.join([part for part, _ in parts]), moved_bytes, padding_bytes, scratch)
 
 
 def _piece(query: Query, giver: NodeId, contributors: tuple[NodeId, ...], value: Value) -> tuple[Partial, int]:
@@ -248,17 +270,26 @@ def _padding_of(value: Value) -> int:
 
 def merge_all(partials: Sequence[Partial]) -> Partial:
     """All of these, of which no two share a contributor. Raises `ProtocolError` when together they pass a bound."""
-    return in_pairs(merge, partials)
+    merged = in_pairs(merge, partials)
+    if merged.query.is_sliced:
+        sliced(merged.query).total(merged.value)  # looks at each slice, so that nothing is raised when others do
+    return merged
 
 
-def _seal_all(partial: Partial, moved_bytes: int, padding_bytes: int) -> Aggregate:
+def _seal_all(partial: Partial, moved_bytes: int, padding_bytes: int, scratch: Scratch) -> Aggregate:
     """As `_seal`, of what others have given. Raises `ProtocolError` when it passes a bound."""
     try:
-        return _seal(partial, min(moved_bytes, MOVED_BYTES_MAX), padding_bytes)
+        return _seal(partial, min(moved_bytes, MOVED_BYTES_MAX), padding_bytes, scratch)
     except Unavailable as error:
         raise ProtocolError(OVERFLOW, str(error)) from error
 
 
-def _seal(partial: Partial, moved_bytes: int, padding_bytes: int) -> Aggregate:
-    encoded = moved_bytes.to_bytes(_MOVED_BYTES, "big") + partial.encode()
-    return Aggregate(partial, encoded, moved_bytes, padding_bytes)
+def _seal(partial: Partial, moved_bytes: int, padding_bytes: int, scratch: Scratch) -> Aggregate:
+    moved = moved_bytes.to_bytes(_MOVED_BYTES, "big")
+    if not partial.query.is_sliced:
+        return Aggregate(partial, moved + partial.encode(), moved_bytes, padding_bytes)
+    writer = scratch.writer()
+    writer.write(moved)
+    partial.write(writer)
+    encoded = writer.finish()
+    return Aggregate(partial.stored(encoded[_MOVED_BYTES:]), encoded, moved_bytes, padding_bytes, scratch)

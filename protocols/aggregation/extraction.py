@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from peerd.api import IN_MEMORY, Scratch
 from peerd.errors import Unavailable
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
@@ -38,12 +39,17 @@ from protocols.aggregation.partial import NOTES_MAX, Extraction, ExtractionRepor
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, LinePattern, RegexEngine
 from protocols.aggregation.query import TAG_PREFIX, Query
 from protocols.aggregation.records import input_reader, reader, text_of
+from protocols.aggregation.slices import Runs, SlicedGroups
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Longest line of NDJSON or CSV; a longer one is rejected. For text see `patterns.LINE_CHARACTERS_MAX`."""
 BLOCK_BYTES: Final = 256 * 1024
 """So much of NDJSON or CSV is read at once: no more than a line may have, so that only the first line of a block, which
 may have begun before it, can be too long."""
+RUN_GROUPS: Final = 200_000
+"""So many groups are in memory at a time, of a query whose value goes in slices. The others are on disk."""
+RUN_SHARE: Final = 64
+"""These get so small a part of the memory that values have before they go to a file: here it is worth more."""
 BINARY_PROBE_BYTES: Final = 8192
 """A file with a NUL among so many first bytes is binary."""
 
@@ -62,9 +68,10 @@ def extract(
     regex_engine: RegexEngine = RegexEngine.RE2,
     node: str = "",
     tags: Mapping[str, str] = MappingProxyType({}),
+    scratch: Scratch = IN_MEMORY,
 ) -> Extraction:
     """Runs ``query`` over the selected files below ``root``. ``node``: the id of this node, for the field ``@node``;
-    ``tags``: what it is, for fields such as ``@tag.role``.
+    ``tags``: what it is, for fields such as ``@tag.role``; ``scratch``: where more groups go than fit into memory.
 
     Raises `Unavailable` when ``root`` is no folder or this node lacks the engine for the query's pattern, and
     `QueryError` when the engine refuses the pattern.
@@ -81,7 +88,7 @@ def extract(
             files.append((path, relative))
         else:
             tally.skip(relative, f"more than {selection.files_max} files")
-    accumulator = _Accumulator(query, tally, pattern)
+    accumulator = _Accumulator(query, tally, pattern, scratch)
     # A tag that this node lacks is none, whatever a record calls so.
     tagged = {name: tags.get(name.removeprefix(TAG_PREFIX)) for name in query.fields() if name.startswith(TAG_PREFIX)}
     origin = {"@node": node, "@host": platform.node(), **tagged}
@@ -435,13 +442,15 @@ def _key(query: Query) -> Callable[[Sequence[object]], str | None]:
 class _Accumulator:
     """Takes rows, and adds them up to one state."""
 
-    def __init__(self, query: Query, tally: _Tally, pattern: LinePattern | None) -> None:
+    def __init__(self, query: Query, tally: _Tally, pattern: LinePattern | None, scratch: Scratch) -> None:
         self.tally = tally
         self.pattern = pattern
         self._query = query
         self._function = query.function
         self._grouped = Grouped(self._function, query.groups_max)
-        self._groups_most = 2 * query.groups_max
+        self._groups_most = RUN_GROUPS if query.is_sliced else 2 * query.groups_max
+        monoid = query.monoid
+        self._runs = Runs(monoid, scratch.less(RUN_SHARE)) if isinstance(monoid, SlicedGroups) else None
         self._tally = self._function.begin()
         self._groups: dict[str, Any] = {}
         self._remainder: Remainder[Any] = Remainder(0, self._function.zero)
@@ -490,6 +499,10 @@ class _Accumulator:
         return True
 
     def _fold(self) -> None:
+        if self._runs is not None:
+            self._runs.add(self._states())
+            self._groups = {}
+            return
         folded = self._grouped.fold(GroupStates(self._groups, self._remainder))
         self._groups, self._remainder = folded.groups, folded.remainder
 
@@ -498,6 +511,9 @@ class _Accumulator:
         if not self._query.by:
             return self._function.end(self._tally)
         self._fold()
+        return self._states() if self._runs is None else self._runs.value()
+
+    def _states(self) -> GroupStates[Any]:
         groups = self._groups
         if isinstance(self._function, Tallying):
             groups = {key: self._function.end(tally) for key, tally in groups.items()}

@@ -11,28 +11,56 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from peerd.errors import ProtocolError
+from peerd.errors import ProtocolError, Unavailable
 from peerd.frozen import Frozen
-from protocols.aggregation.columns import ARRAYS_MIN, GroupColumns, part_of
-from protocols.aggregation.numbers import add_counts
+from protocols.aggregation.columns import (
+    ARRAYS_MIN,
+    GroupColumns,
+    part_of,
+    read_column,
+    read_keys,
+    write_column,
+    write_keys,
+)
+from protocols.aggregation.numbers import COUNT_MAX, add_counts
+from protocols.aggregation.scalars import ScalarReader, ScalarWriter
 
 if TYPE_CHECKING:
     from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
     from protocols.aggregation.functions import Function
 
 S = TypeVar("S")
+_T = TypeVar("_T")
 
 GROUPS_MAX_DEFAULT: Final = 100_000
 GROUPS_HARD_MAX: Final = 200_000
-"""Most groups that one value may hold, whatever the query asks for."""
+"""Most groups that one value may hold as a whole; of more it goes in slices (`protocols.aggregation.slices`)."""
+
+
+SLICES: Final = 64
+"""As many as nodes may exchange pieces: each piece has one slice or more."""
+GROUPS_MAX: Final = SLICES * 156_250
+"""Most groups of a query: ten million."""
+
+
+EXPANDING_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Most bytes of all groups' quantiles, histograms, lists and vectors. As objects they take up to 60 times as much."""
 
 
 def key_of(texts: Sequence[str]) -> str:
     """The key of the group of these values: the value itself, or a JSON array of several."""
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+
+
+def in_pairs(merge: Callable[[_T, _T], _T], values: Sequence[_T]) -> _T:
+    """All of these, at least one, merged two by two: one after another would go through the first ones each time."""
+    while len(values) > 1:
+        values = [reduce(merge, values[at : at + 2]) for at in range(0, len(values), 2)]
+    return values[0]
 
 
 class Remainder(Frozen, Generic[S]):
@@ -76,12 +104,13 @@ class GroupStates(Generic[S]):
     def __len__(self) -> int:
         return len(self.groups) if self.columns is None else len(self.columns)
 
-    def as_columns(self, function: Function[S]) -> GroupColumns | None:
-        """Return the groups as columns; ``None`` where they are not for that."""
+    def as_columns(self, function: Function[S], least: int | None = None) -> GroupColumns | None:
+        """Return the groups as columns; ``None`` where they are not for that, or fewer than ``least``."""
         if self.columns is not None:
             return self.columns
         keys = sorted(self.groups)
-        return GroupColumns.of(function.arrays, keys, function.to_lists(list(map(self.groups.__getitem__, keys))))
+        lists = function.to_lists(list(map(self.groups.__getitem__, keys)))
+        return GroupColumns.of(function.arrays, keys, lists, least)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GroupStates):
@@ -132,7 +161,9 @@ class Grouped(Generic[S]):
         kinds = self.function.arrays
         if a.columns is None and b.columns is None:
             return None
-        left, right = a.as_columns(self.function), b.as_columns(self.function)
+        if not len(a) or not len(b):
+            return a.columns or b.columns
+        left, right = a.as_columns(self.function, 1), b.as_columns(self.function, 1)
         return None if left is None or right is None else left.merge(kinds, right)
 
     def split(self, value: GroupStates[S], parts: int) -> list[GroupStates[S]]:
@@ -186,7 +217,7 @@ class Grouped(Generic[S]):
         from protocols.aggregation.figures import GroupedAnswer  # with the first answer
 
         answers: dict[str, Figure | Figures] = {}
-        for key, state in self._ranked(value, top):
+        for key, state in self.ranked(value, top):
             answer = self.function.lower(state)
             if answer is not None:
                 answers[key] = answer
@@ -198,10 +229,61 @@ class Grouped(Generic[S]):
             remainder=self.function.lower(value.remainder.state) if folded else None,
         )
 
-    def _ranked(self, value: GroupStates[S], top: int | None) -> Iterable[tuple[str, S]]:
+    def ranked(self, value: GroupStates[S], top: int | None) -> Iterable[tuple[str, S]]:
+        """The first ``top`` (default all) groups, in the order of `lower`."""
         if value.columns is not None:
             keys, lists = value.columns.ranked(self.function.arrays, top)
             return zip(keys, self.function.from_lists(lists), strict=True)
         rank, groups = self.function.rank, value.groups
         order = heapq.nsmallest(len(groups) if top is None else top, groups, key=lambda key: (-rank(groups[key]), key))
         return ((key, groups[key]) for key in order)
+
+
+# --- groups on the wire ---------------------------------------------------------------------------------------
+
+
+def put_groups(stream: ScalarWriter, function: Function[Any], value: GroupStates[Any]) -> None:
+    """Write the groups of a value. Raises `Unavailable` when they take too much."""
+    if value.columns is not None:
+        lengths, keys, columns = value.columns.write()
+    else:
+        ordered = sorted(value.groups)
+        lengths, keys = write_keys(ordered)
+        columns = list(map(write_column, function.to_lists(list(map(value.groups.__getitem__, ordered)))))
+    if _expanding_bytes(function, columns) > EXPANDING_BYTES_MAX:
+        raise Unavailable(f"the functions of all groups take more than {EXPANDING_BYTES_MAX} bytes; lower groups_max")
+    stream.put(len(value), lengths, keys, *columns)
+    stream.put(value.remainder.groups, *function.to_columns(value.remainder.state))
+
+
+def _expanding_bytes(function: Function[Any], columns: Sequence[bytes]) -> int:
+    """The bytes of the states that take many times as much memory as on the wire."""
+    return sum(len(column) for column, expands in zip(columns, function.expanding(), strict=True) if expands)
+
+
+def take_groups(reader: ScalarReader, function: Function[Any], groups_max: int) -> GroupStates[Any]:
+    """Inverse of `put_groups`. Raises ``ValueError`` for what no node writes."""
+    count = reader.count(min(groups_max, GROUPS_HARD_MAX))
+    lengths, keys = reader.blob(), reader.blob()
+    columns = [reader.blob() for _ in range(function.columns)]
+    if _expanding_bytes(function, columns) > EXPANDING_BYTES_MAX:
+        raise ValueError(f"the states of functions take more than {EXPANDING_BYTES_MAX} bytes")
+    folded = reader.count(COUNT_MAX)
+    state = function.from_scalars(reader.take(function.columns))
+    if folded == 0 and state != function.zero:
+        raise ValueError("a remainder of no groups")
+    remainder = Remainder(folded, state)
+    arrays = GroupColumns.read(function.arrays, count, lengths, keys, columns)
+    if arrays is not None:
+        return GroupStates.of(function, arrays, remainder)
+    texts = read_keys(lengths, keys, count)
+    states = function.from_lists([read_column(column, count) for column in columns])
+    if function.has_empty(states):
+        raise ValueError("a group without records")
+    return GroupStates(dict(zip(texts, states, strict=True)), remainder)
+
+
+def malformed(error: Exception) -> ProtocolError:
+    """What is raised in place of what reading a value has raised."""
+    detail = str(error) if type(error) is ValueError else f"not msgpack: {type(error).__name__}"
+    return ProtocolError("aggregation_partial", detail)

@@ -14,42 +14,45 @@ Encoding: one flat stream of msgpack scalars (`protocols.aggregation.scalars`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgpack
 
+from peerd.api import IN_MEMORY, ScratchWriter
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
-from protocols.aggregation.columns import GroupColumns, read_column, read_keys, write_column, write_keys
-from protocols.aggregation.groups import GROUPS_HARD_MAX, Grouped, GroupStates, Remainder
+from protocols.aggregation.groups import GroupStates, in_pairs, malformed, put_groups, take_groups
 from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.query import Query
 from protocols.aggregation.scalars import ScalarReader, ScalarWriter, packed, unpacked
 
 if TYPE_CHECKING:
     from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
-    from protocols.aggregation.functions import Function
+    from protocols.aggregation.slices import SlicedGroups
 
 WIRE_VERSION: Final = 3
 PARTIAL_BYTES_MAX: Final = 64 * 1024 * 1024
 """Longest encoded partial. 200,000 counters with the longest keys fit; sums of numbers of wildly different
 magnitude may not, and then `Partial.encode` says so."""
-EXPANDING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Most bytes of all groups' quantiles, histograms, lists and vectors. As objects they take up to 60 times as much."""
+SLICED_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Longest encoded partial of a query whose value goes in slices."""
 CONTRIBUTORS_MAX: Final = 65_536
 NOTES_MAX: Final = 8
 """Most problem notes that a report keeps; the counters count them all."""
 NOTE_CHARACTERS_MAX: Final = 200
 _COUNTERS: Final = 10
 
-_T = TypeVar("_T")
+HEAD_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Longest head of a value in slices: all but the groups."""
+_HEAD: Final = struct.Struct(">I")
+
 State: TypeAlias = Any
-"""A state of the query's function, or `GroupStates` of them."""
+"""A state of the query's function, or `GroupStates` or `SlicedStates` of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ def _printable(note: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Immutable. ``value`` belongs to ``query``: a state of its function, or `GroupStates` when it has a ``by``."""
+    """Immutable. ``value`` belongs to ``query``: a state of its function, or `GroupStates` when it has a ``by``, or
+    `SlicedStates` when it may have many groups (`Query.is_sliced`)."""
 
     query: Query
     value: State
@@ -120,6 +124,8 @@ class Partial:
     @staticmethod
     def of(query: Query, contributor: NodeId, value: State, report: ExtractionReport) -> Partial:
         """Make one node's own contribution from what extraction has returned."""
+        if query.is_sliced and isinstance(value, GroupStates):
+            value = sliced(query).cut(value)
         return Partial(query, value, (contributor,), report, ((report.files_read, report.records),))
 
     @property
@@ -129,33 +135,57 @@ class Partial:
 
     def finish(self, top: int | None = None) -> Figure | Figures | GroupedAnswer:
         """The answer: of one function, of several, or groups, the ``top`` ones only."""
-        monoid = self.query.monoid
-        return monoid.lower(self.value, top) if isinstance(monoid, Grouped) else monoid.lower(self.value)
+        monoid: Any = self.query.monoid
+        arguments = (self.value, top) if self.query.by else (self.value,)
+        return cast("Figure | Figures | GroupedAnswer", monoid.lower(*arguments))
 
     def encode(self) -> bytes:
-        """At most `PARTIAL_BYTES_MAX` bytes. Raises `Unavailable` when the value needs more."""
-        function = self.query.function
+        """At most `PARTIAL_BYTES_MAX` bytes, or `SLICED_BYTES_MAX`. Raises `Unavailable` when the value needs more."""
+        if self.query.is_sliced:
+            writer = IN_MEMORY.writer()
+            self.write(writer)
+            return bytes(writer.finish())
+        function, stream = self.query.function, self._head()
+        if not self.query.by:
+            stream.put(*function.to_columns(self.value))
+        else:
+            put_groups(stream, function, self.value)
+        data = stream.bytes()
+        if len(data) > PARTIAL_BYTES_MAX:
+            raise Unavailable(f"the value takes {len(data)} bytes, more than {PARTIAL_BYTES_MAX}; lower groups_max")
+        return data
+
+    def write(self, writer: ScratchWriter) -> None:
+        """A value in slices, one after the other: the length of the head and the head, the sizes of slices, and these.
+
+        Raises `Unavailable` when it needs too much, or more than there is room for; `ProtocolError` for what cannot be
+        merged.
+        """
+        head = self._head().bytes()
+        writer.write(_HEAD.pack(len(head)) + head)
+        sliced(self.query).write(writer, self.value, SLICED_BYTES_MAX)
+
+    def _head(self) -> ScalarWriter:
+        """Write all but the value."""
         stream = ScalarWriter()
         stream.put(WIRE_VERSION, self.query.head)
         stream.put(b"".join(map(id_to_bytes, self.contributors)))
         files, records = zip(*self.shares, strict=True)
         stream.put(packed(files), packed(records))
         stream.put(*self.report.counters(), len(self.report.notes), *self.report.notes)
-        if not self.query.by:
-            stream.put(*function.to_columns(self.value))
-        else:
-            _put_groups(stream, function, self.value)
-        data = stream.bytes()
-        if len(data) > PARTIAL_BYTES_MAX:
-            raise Unavailable(f"the value takes {len(data)} bytes, more than {PARTIAL_BYTES_MAX}; lower groups_max")
-        return data
+        return stream
+
+    def stored(self, data: memoryview) -> Partial:
+        """The same with its value where it was written: in what `write` has made of it, which is not checked again."""
+        _, slices = _parts(data)
+        return replace(self, value=sliced(self.query).stored(slices))
 
     def split(self, parts: int) -> list[Partial]:
         """The value in so many parts, of which each has the whole report: groups by their keys, so that parts of the
         same number can be merged, wherever they come from. All else is in the first part."""
-        monoid = self.query.monoid
-        if isinstance(monoid, Grouped):
-            values = monoid.split(self.value, parts)
+        monoid: Any = self.query.monoid
+        if self.query.by:
+            values: list[State] = monoid.split(self.value, parts)
         else:
             values = [self.value, *[monoid.zero] * (parts - 1)]
         return [replace(self, value=value) for value in values]
@@ -183,20 +213,19 @@ class Partial:
 
         Raises `ProtocolError` for anything else.
         """
-        if len(data) > PARTIAL_BYTES_MAX:
-            raise ProtocolError("aggregation_partial", f"{len(data)} bytes, more than {PARTIAL_BYTES_MAX}")
+        bytes_max = SLICED_BYTES_MAX if query.is_sliced else PARTIAL_BYTES_MAX
+        if len(data) > bytes_max:
+            raise ProtocolError("aggregation_partial", f"{len(data)} bytes, more than {bytes_max}")
+        head, slices = _parts(memoryview(data)) if query.is_sliced else (data, memoryview(b""))
         try:
-            return _decode(ScalarReader(data), query, is_part)
+            return _decode(ScalarReader(head), query, is_part, slices)
         except (ValueError, msgpack.exceptions.UnpackException) as error:
-            detail = str(error) if type(error) is ValueError else f"not msgpack: {type(error).__name__}"
-            raise ProtocolError("aggregation_partial", detail) from error
+            raise malformed(error) from error
 
 
-def in_pairs(merge: Callable[[_T, _T], _T], values: Sequence[_T]) -> _T:
-    """All of these, at least one, merged two by two: one after another would go through the first ones each time."""
-    while len(values) > 1:
-        values = [reduce(merge, values[at : at + 2]) for at in range(0, len(values), 2)]
-    return values[0]
+def sliced(query: Query) -> SlicedGroups[Any]:
+    """The groups of a query whose value goes in slices."""
+    return cast("SlicedGroups[Any]", query.monoid)
 
 
 def disjoint(a: Partial, b: Partial) -> bool:
@@ -226,25 +255,16 @@ def merge(a: Partial, b: Partial) -> Partial:
 # --- encoding ---------------------------------------------------------------------------------------------
 
 
-def _put_groups(stream: ScalarWriter, function: Function[Any], value: GroupStates[Any]) -> None:
-    if value.columns is not None:
-        lengths, keys, columns = value.columns.write()
-    else:
-        ordered = sorted(value.groups)
-        lengths, keys = write_keys(ordered)
-        columns = list(map(write_column, function.to_lists(list(map(value.groups.__getitem__, ordered)))))
-    if _expanding_bytes(function, columns) > EXPANDING_BYTES_MAX:
-        raise Unavailable(f"the functions of all groups take more than {EXPANDING_BYTES_MAX} bytes; lower groups_max")
-    stream.put(len(value), lengths, keys, *columns)
-    stream.put(value.remainder.groups, *function.to_columns(value.remainder.state))
+def _parts(data: memoryview) -> tuple[memoryview, memoryview]:
+    """The head of a value in slices, and the slices. Raises `ProtocolError` where it is cut off."""
+    start = _HEAD.size
+    stop = start + (_HEAD.unpack_from(data)[0] if len(data) >= start else 0)
+    if not start < stop <= len(data) or stop - start > HEAD_BYTES_MAX:
+        raise ProtocolError("aggregation_partial", "the head of a value in slices is cut off, or too long")
+    return data[start:stop], data[stop:]
 
 
-def _expanding_bytes(function: Function[Any], columns: Sequence[bytes]) -> int:
-    """The bytes of the states that take many times as much memory as on the wire."""
-    return sum(len(column) for column, expands in zip(columns, function.expanding(), strict=True) if expands)
-
-
-def _decode(reader: ScalarReader, query: Query, is_part: bool) -> Partial:
+def _decode(reader: ScalarReader, query: Query, is_part: bool, slices: memoryview) -> Partial:
     version, head = reader.take(2)
     if type(version) is not int or version != WIRE_VERSION:
         raise ValueError(f"expected version {WIRE_VERSION}")
@@ -258,13 +278,17 @@ def _decode(reader: ScalarReader, query: Query, is_part: bool) -> Partial:
         raise ValueError("a note is not a short printable text")
     report = ExtractionReport(*counters, notes=tuple(sorted(cast(list[str], notes))))
     function = query.function
-    if not query.by:
-        value: State = function.from_scalars(reader.take(function.columns))
+    if query.is_sliced:
+        value: State = sliced(query).stored(slices)
+    elif query.by:
+        value = take_groups(reader, function, query.groups_max)
     else:
-        value = _groups(reader, function, query.groups_max)
+        value = function.from_scalars(reader.take(function.columns))
     reader.end()
     if not is_part:
         _check_total(query, value, report)
+    elif query.is_sliced:
+        sliced(query).total(value)  # looks at each slice
     if (sum(files for files, _ in shares), sum(records for _, records in shares)) != (
         report.files_read,
         report.records,
@@ -275,8 +299,8 @@ def _decode(reader: ScalarReader, query: Query, is_part: bool) -> Partial:
 
 def _check_total(query: Query, value: State, report: ExtractionReport) -> None:
     """The value and the report tell of the same records; nothing that a true node sends fails here."""
-    monoid = query.monoid
-    total = monoid.total(value) if isinstance(monoid, Grouped) else value
+    monoid: Any = query.monoid
+    total = monoid.total(value) if query.by else value
     if not query.function.may_hold(total, report.records_selected):
         raise ValueError(f"a value that {report.records_selected} records cannot have")
     if report.records_selected + report.records_rejected > report.records:
@@ -300,24 +324,3 @@ def _counts(blob: bytes, count: int) -> Sequence[int]:
     if min(counts) < 0 or max(counts) > COUNT_MAX:
         raise ValueError(f"a count is not from 0 to {COUNT_MAX}")
     return counts
-
-
-def _groups(reader: ScalarReader, function: Function[Any], groups_max: int) -> GroupStates[Any]:
-    count = reader.count(min(groups_max, GROUPS_HARD_MAX))
-    lengths, keys = reader.blob(), reader.blob()
-    columns = [reader.blob() for _ in range(function.columns)]
-    if _expanding_bytes(function, columns) > EXPANDING_BYTES_MAX:
-        raise ValueError(f"the states of functions take more than {EXPANDING_BYTES_MAX} bytes")
-    folded = reader.count(COUNT_MAX)
-    state = function.from_scalars(reader.take(function.columns))
-    if folded == 0 and state != function.zero:
-        raise ValueError("a remainder of no groups")
-    remainder = Remainder(folded, state)
-    arrays = GroupColumns.read(function.arrays, count, lengths, keys, columns)
-    if arrays is not None:
-        return GroupStates.of(function, arrays, remainder)
-    texts = read_keys(lengths, keys, count)
-    states = function.from_lists([read_column(column, count) for column in columns])
-    if function.has_empty(states):
-        raise ValueError("a group without records")
-    return GroupStates(dict(zip(texts, states, strict=True)), remainder)

@@ -11,6 +11,7 @@ from peerd.api import (
     AcceptSwap,
     Host,
     RefuseSwap,
+    Scratch,
     SwapCallbacks,
     SwapDecision,
     SwapRequest,
@@ -18,6 +19,7 @@ from peerd.api import (
     WorkLimits,
     value_size_bytes,
 )
+from peerd.errors import Unavailable
 from peerd.ids import format_id, id_to_bytes
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
@@ -121,6 +123,8 @@ class Participant:
         self._confirmations = 0
         self._offer_tries = 0
         self._extraction: WorkHandle | None = None
+        self._drop_file: Callable[[], None] = lambda: None
+        """Removes the file that a worker writes its result to, if it goes in slices."""
         self._patience = patience
         self._may_be_named = start.may_name and start.census and not start.nodes
         self._names_awaited: bool | None = None
@@ -389,12 +393,27 @@ class Participant:
 
     # Own data
 
-    def extract(self, extractor: Extractor, padding_bytes: int, on_failed: Callable[[Participant, str], None]) -> None:
+    def extract(
+        self,
+        extractor: Extractor,
+        padding_bytes: int,
+        scratch: Scratch,
+        on_failed: Callable[[Participant, str], None],
+    ) -> None:
         """Read this node's data off the loop, then begin swapping."""
         began_at = self.host.now()
+        try:
+            path = scratch.new_file() if self.query.is_sliced else ""
+        except Unavailable as error:
+            on_failed(self, f"extraction failed: {error}")
+            return
+
+        if path:
+            self._drop_file = partial(scratch.drop_file, path)
 
         def extracted(data: bytes) -> None:
-            self.host.offload(open_own, self.query, self.host.id, padding_bytes, bytes(data), done=done, failed=failed)
+            arguments = self.query, self.host.id, padding_bytes, bytes(data), path, scratch
+            self.host.offload(open_own, *arguments, done=done, failed=failed)
 
         def done(aggregate: Aggregate) -> None:
             if self.is_over:
@@ -426,7 +445,7 @@ class Participant:
             modules=EXTRACTION_MODULES,
             owner=self.requester.id,
         )
-        arguments = (extractor, self.query, self.host.id)
+        arguments = (extractor, self.query, self.host.id, path, scratch)
         self._extraction = self.host.offload(extract_own, *arguments, done=extracted, failed=failed, within=within)
 
     # Messages
@@ -514,6 +533,7 @@ class Participant:
         self.is_over = True
         if self._extraction is not None:
             self._extraction.cancel()
+        self._drop_file()
         for timer in (ENROL_TIMER, OFFER_TIMER, NAMES_TIMER):
             self.host.cancel_timer(timer, self.round_id)
         self._close_ahead()
@@ -521,6 +541,8 @@ class Participant:
         if self.splitting is not None:
             self.splitting.leave()
         contributors = 0 if self.aggregate is None else len(self.aggregate.partial.contributors)
+        self.own = None
+        self.run.drop_values()
         duration_s = self.host.now() - self.started_at
         self.host.emit(
             RoundLeft(round=self.name, outcome=outcome, contributors=contributors, duration_s=max(0.0, duration_s))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from peerd.api import Host, Part, handles, on_timer
+from peerd.api import IN_MEMORY, Host, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -17,6 +17,7 @@ from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.effects import PIECES_TIMER, TreeTimer
 from protocols.aggregation.enrolments import enrolment
 from protocols.aggregation.exchange import Aggregate, OwnData
+from protocols.aggregation.groups import GROUPS_HARD_MAX
 from protocols.aggregation.messages import (
     AnswerKind,
     AskStart,
@@ -62,6 +63,8 @@ ASKS_PER_PEER_MAX: Final = 8
 """Unknown rounds that one inviter is asked about at a time."""
 EARLY_MAX: Final = 32
 """First messages of unknown rounds that are kept, with the values that ride along, until the start comes."""
+SLICED_ROUNDS_MAX: Final = 2
+"""Rounds whose values go in slices, at a time: of each a node may have several GB on its disk."""
 IDLE_S: Final = 10.0
 """A round that has waited so long for nothing but its requester may be forgotten for a new one."""
 ASK_TIMEOUT_S: Final = 5.0
@@ -139,9 +142,10 @@ class Participating(Part):
         remaining_s = participant.expires_at - self._host.now()
         self._host.set_timer("round_expired", remaining_s + EXPIRY_GRACE_S, start.round_id)
         participant.enrol()
-        extractor = self._data.extractor_of(self._host.tags())
+        scratch = self._host.store.scratch() if query.is_sliced else IN_MEMORY
+        extractor = self._data.extractor_of(self._host.tags(), scratch)
         if extractor is not None:
-            participant.extract(extractor, self._data.padding_bytes, self._extraction_failed)
+            participant.extract(extractor, self._data.padding_bytes, scratch, self._extraction_failed)
 
     def _check(self, start: StartRound) -> None:
         """Raise `ProtocolError` unless its requester has said all of this, and not long ago.
@@ -207,6 +211,8 @@ class Participating(Part):
             return str(error)
         except QueryError as error:
             return f"the query was refused: {error.message}"
+        if query.is_sliced and sum(each.query.is_sliced for each in self.participants.values()) >= SLICED_ROUNDS_MAX:
+            return f"busy: {SLICED_ROUNDS_MAX} rounds of more than {GROUPS_HARD_MAX} groups are open on this node"
         return self._make_room(start.requester.id)
 
     def _extraction_failed(self, participant: Participant, reason: str) -> None:

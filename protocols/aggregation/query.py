@@ -24,12 +24,13 @@ from peerd.lib.filter.parse import parse
 from peerd.lib.filter.tree import Compare, Node, all_of, check_limits, names
 from peerd.lib.filter.write import write
 from protocols.aggregation.calls import KEYWORDS, NAME, Call, plain_number, show_name
-from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT, Grouped
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX, GROUPS_MAX_DEFAULT, Grouped
 from protocols.aggregation.numbers import Number, parse_number
 from protocols.aggregation.patterns import LinePattern, QueryError, RegexEngine, check_pattern_text, compile_pattern
 
 if TYPE_CHECKING:
     from protocols.aggregation.functions import Function
+    from protocols.aggregation.slices import SlicedGroups
 
 Format: TypeAlias = Literal["ndjson", "csv", "text"]
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -111,8 +112,8 @@ class Query:
         if self.where is not None:
             _check_where(self.where)
         check_glob(self.files)
-        if type(self.groups_max) is not int or not 1 <= self.groups_max <= GROUPS_HARD_MAX:
-            raise QueryError(f"groups_max is a whole number from 1 to {GROUPS_HARD_MAX}, not {self.groups_max!r}")
+        if type(self.groups_max) is not int or not 1 <= self.groups_max <= GROUPS_MAX:
+            raise QueryError(f"groups_max is a whole number from 1 to {GROUPS_MAX}, not {self.groups_max!r}")
         self._check_pattern()
 
     @property
@@ -123,9 +124,18 @@ class Query:
         return function_of(self.calls)
 
     @property
-    def monoid(self) -> Function[Any] | Grouped[Any]:
+    def monoid(self) -> Function[Any] | Grouped[Any] | SlicedGroups[Any]:
         """Return the function, or, with a ``by``, the function for each group."""
+        if self.is_sliced:
+            from protocols.aggregation.slices import SlicedGroups  # few ask for so many groups
+
+            return SlicedGroups(self.function, self.groups_max)
         return Grouped(self.function, self.groups_max) if self.by else self.function
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether there may be more groups than a value holds as a whole: then it goes in slices."""
+        return bool(self.by) and self.groups_max > GROUPS_HARD_MAX
 
     def _check_pattern(self) -> None:
         if self.format != "text":

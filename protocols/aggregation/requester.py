@@ -534,7 +534,7 @@ class Requester:
 
     def _answer(self, missing: list[PeerRef]) -> None:
         result = None if self._taken is None else self._taken.partial
-        if result is None or result.size <= FINISHED_AT_ONCE_MAX:
+        if result is None or (not self.query.is_sliced and result.size <= FINISHED_AT_ONCE_MAX):
             self._give(missing, value_of(result, self._listener.top))
             return
 
@@ -577,6 +577,8 @@ class Requester:
         )
         self._emit(answer)
         self.is_answered = True
+        self._taken = self.own_aggregate = None  # they may take much
+        self._leftovers.partials.clear()
         self._listener.finished(self._on_answered(self.round_id, answer, self._listener.to))
 
     def _emit(self, answer: Answer) -> None:

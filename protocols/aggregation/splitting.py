@@ -7,10 +7,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from peerd.api import (
+    IN_MEMORY,
     AcceptSwap,
     Host,
     PreparedSwap,
     RefuseSwap,
+    Scratch,
     SwapCallbacks,
     SwapHandle,
     Value,
@@ -102,6 +104,7 @@ class Splitting:
         """Swaps that have not ended, those included that are only prepared."""
         self._is_begun = False
         self._begun_at = host.now()
+        self._scratch: Scratch = IN_MEMORY
 
     @classmethod
     def of_round(
@@ -132,7 +135,7 @@ class Splitting:
 
     def begin(self, own: Aggregate, remaining_s: float) -> None:
         """This node's own data is ready, and may go to others."""
-        self._is_begun, self._begun_at = True, self._host.now()
+        self._is_begun, self._begun_at, self._scratch = True, self._host.now(), own.scratch
         self._host.set_timer(PIECES_TIMER, PIECES_SHARE * max(0.0, remaining_s), self._round_id)
 
         def done(pieces: list[Value]) -> None:
@@ -232,7 +235,7 @@ class Splitting:
     def _offload(self, work: Callable[..., Aggregate], done: Callable[[Aggregate], None]) -> None:
         pieces, self._here = self._here, {}
         cost_s = MERGE_COST_S_PER_BYTE * sum(map(value_size_bytes, pieces.values()))
-        arguments = self._query, self._host.id, pieces
+        arguments = self._query, self._host.id, pieces, self._scratch
         self._host.offload(work, *arguments, done=done, failed=self._work_failed, cost_s=cost_s)
 
     def _callbacks(

@@ -143,6 +143,11 @@ class TreeRun:
         self.swapping.cancel()
         self._decide_from(0)
 
+    def drop_values(self) -> None:
+        """Let go of what was merged, which may take much: nothing else may look for this tree for a while."""
+        self.aggregate = None
+        self._sides.clear()
+
     # Messages
 
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
@@ -271,7 +276,7 @@ class TreeRun:
     def _value(self, level: int) -> tuple[bytes, tuple[Participation, ...]]:
         """Our side's value of a level, and what shows that its contributors take part, while they are few."""
         side = self._side(level)
-        return side.encoded, self._shown.of(side.partial.contributors) if self._is_shown else ()
+        return bytes(side.encoded), self._shown.of(side.partial.contributors) if self._is_shown else ()
 
     # For `Swapping`
 

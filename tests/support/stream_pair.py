@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from peerd.api import (
+    IN_MEMORY,
     AcceptSwap,
     Files,
     HoldSwap,
@@ -24,6 +25,7 @@ from peerd.api import (
     Priority,
     RefuseSwap,
     Rng,
+    Scratch,
     SizedBlob,
     SwapCallbacks,
     SwapDecision,
@@ -366,6 +368,10 @@ class MemoryNode:
 
     def log(self, plugin: str, name: str) -> Log:
         return self._unused()
+
+    def scratch(self) -> Scratch:
+        """All in memory."""
+        return IN_MEMORY
 
     def files(self, plugin: str) -> Files:
         return self._unused()

@@ -49,9 +49,9 @@ def test_a_merge_holds_both_and_leaves_them_as_they_were() -> None:
 def test_a_worker_is_believed_no_more_than_a_stranger() -> None:
     """It has run a stranger's query."""
     with pytest.raises(ProtocolError) as caught:
-        open_own(QUERY, OWN, 0, own_of(SIBLING).encoded[8:])
+        open_own(QUERY, OWN, 0, bytes(own_of(SIBLING).encoded)[8:])
     assert caught.value.reason == "foreign_contributor"
-    for data in (b"", b"\xc1", own_of(OWN).encoded[8:-1], own_of(OWN).encoded[8:] + b"\0"):
+    for data in (b"", b"\xc1", bytes(own_of(OWN).encoded)[8:-1], bytes(own_of(OWN).encoded)[8:] + b"\0"):
         with pytest.raises(ProtocolError) as caught:
             open_own(QUERY, OWN, 0, data)
         assert caught.value.reason == "aggregation_partial"
@@ -82,12 +82,12 @@ def test_what_is_no_value(value: bytes) -> None:
 
 
 def test_what_others_claim_to_have_moved_spoils_no_value() -> None:
-    most = MOVED_BYTES_MAX.to_bytes(8, "big") + own_of(SIBLING).encoded[8:]
+    most = MOVED_BYTES_MAX.to_bytes(8, "big") + bytes(own_of(SIBLING).encoded)[8:]
     merged = merge_received(IdLevels(OWN), 2, own_of(OWN), most)
     assert merged.moved_bytes == MOVED_BYTES_MAX
     assert decode_value(QUERY, merged.value)[1] == MOVED_BYTES_MAX
     with pytest.raises(ProtocolError, match="bytes moved"):
-        merge_received(IdLevels(OWN), 2, own_of(OWN), b"\xff" * 8 + own_of(SIBLING).encoded[8:])
+        merge_received(IdLevels(OWN), 2, own_of(OWN), b"\xff" * 8 + bytes(own_of(SIBLING).encoded)[8:])
 
 
 def test_a_value_that_together_with_ours_is_too_large_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_the_result_gets_the_own_data_of_those_that_it_lacks() -> None:
 
 def test_a_small_result_and_what_it_lacks_come_without_a_connection() -> None:
     asking = Asking()
-    asking.offer(2, 2, data_of(2, 3).encoded)
+    asking.offer(2, 2, bytes(data_of(2, 3).encoded))
     asking.settled()
     asking.host.run_later()
     for request in asking.host.requests:
@@ -74,7 +74,7 @@ def test_a_small_result_and_what_it_lacks_come_without_a_connection() -> None:
         value = {1: data_of(1), 4: data_of(5), 5: data_of(5)}.get(number)
         # Who waits for others has its own data, too, and would be asked in vain if it counted as one that extracts.
         state = NodeState.EXTRACTING if number in (5, 6) else NodeState.RUNNING
-        carried = b"" if value is None else value.encoded
+        carried = b"" if value is None else bytes(value.encoded)
         request.on_reply(RoundStatus(asking.round_id, state, 0, "", carried), request.peer)
         asking.host.run_later()
     assert [number for number, _ in asking.fetches()] == [7, 8], "who gives nothing along is asked for it"
@@ -89,9 +89,9 @@ def test_a_small_result_and_what_it_lacks_come_without_a_connection() -> None:
 
 def test_a_small_result_that_lies_is_rejected_as_a_fetched_one_is() -> None:
     asking = Asking()
-    asking.offer(2, 7, data_of(2, 3).encoded)
+    asking.offer(2, 7, bytes(data_of(2, 3).encoded))
     asking.offer(4, 7, b"\xc1")
-    asking.offer(5, 7, data_of(5, 4, 7, 6, 2, 3, 8).encoded)
+    asking.offer(5, 7, bytes(data_of(5, 4, 7, 6, 2, 3, 8).encoded))
     asking.settled()
     asking.host.run_later()
     assert not asking.fetches()
@@ -128,7 +128,7 @@ def test_what_came_ahead_is_taken_at_the_end() -> None:
     )
     leftovers.ask_ahead([peer(3 << 120)], lambda: None)
     [request] = asking.host.requests
-    request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, "", data_of(3).encoded), request.peer)
+    request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, "", bytes(data_of(3).encoded)), request.peer)
     asking.host.run_later()
     assert not leftovers.partials, "it may be in the result that comes yet"
     leftovers.ask([peer(3 << 120)], has_time=False)

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import NodeId
-from protocols.aggregation import partial as module
+from protocols.aggregation import groups, partial as module
 from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.groups import Grouped, GroupStates, Remainder
 from protocols.aggregation.numbers import COUNT_MAX, Number
@@ -287,7 +287,7 @@ def test_states_that_expand_in_memory_have_a_bound_of_their_own(monkeypatch: pyt
     query = parse_query("count, values(t), distinct(t) by k")
     value = own(query, 1, [("a", 1), ("b", 2), ("c", 3)])
     data = value.encode()
-    monkeypatch.setattr(module, "EXPANDING_BYTES_MAX", 8)
+    monkeypatch.setattr(groups, "EXPANDING_BYTES_MAX", 8)
     with pytest.raises(Unavailable, match="groups_max"):
         value.encode()
     with pytest.raises(ProtocolError, match="more than 8 bytes"):

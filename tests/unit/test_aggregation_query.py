@@ -12,7 +12,7 @@ from peerd.lib.filter.parse import parse
 from peerd.lib.filter.tree import Compare
 from peerd.lib.filter.write import write
 from protocols.aggregation.calls import Call
-from protocols.aggregation.groups import GROUPS_HARD_MAX
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX
 from protocols.aggregation.patterns import QueryError, RegexEngine
 from protocols.aggregation.query import OPERATORS, QUERY_BYTES_MAX, QUERY_HELP, Query, conditions, parse_query
 from tests.support.filters import nodes
@@ -122,7 +122,7 @@ def test_options_are_validated() -> None:
     ):
         with pytest.raises(QueryError, match=expected):
             parse_query(text)
-    for groups_max in (0, GROUPS_HARD_MAX + 1, True):
+    for groups_max in (0, GROUPS_MAX + 1, True):
         with pytest.raises(QueryError, match="groups_max"):
             parse_query("count", groups_max=groups_max)
     with pytest.raises(QueryError, match="named groups"):

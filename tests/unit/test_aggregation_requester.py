@@ -248,7 +248,7 @@ class TestWhileAFullerResultIsWaitedFor:
             third.on_timeout()
         else:
             state = NodeState.EXTRACTING if third_says == "that it has none" else NodeState.RUNNING
-            value = data_of(3).encoded if third_says == "its data" else b""
+            value = bytes(data_of(3).encoded) if third_says == "its data" else b""
             third.on_reply(RoundStatus(asking.round_id, state, 0, "", value), third.peer)
         assert asking.host.timers["settle_due", asking.round_id] == (settle_s if within_s is None else within_s)
 

@@ -25,7 +25,7 @@ from protocols.aggregation.collector import Basis
 from protocols.aggregation.figures import Estimate, Figure, Figures, GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient, Skipped
 from protocols.aggregation.front.values import keys_of, print_value
-from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT
+from protocols.aggregation.groups import GROUPS_MAX, GROUPS_MAX_DEFAULT
 from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, parse_query
 
 TOP_DEFAULT = 20
@@ -50,7 +50,7 @@ def aggregate(
         str | None, typer.Option(metavar="REGEX", help="Named groups become fields; each match is a record.")
     ] = None,
     groups_max: Annotated[
-        int, typer.Option(min=1, max=GROUPS_HARD_MAX, help="Groups kept; the rest is a reported remainder.")
+        int, typer.Option(min=1, max=GROUPS_MAX, help="Groups kept; the rest is a reported remainder.")
     ] = GROUPS_MAX_DEFAULT,
     deadline: Annotated[
         str | None, typer.Option(metavar="30s", help="Answer with what there is after this long.")

@@ -27,7 +27,7 @@ from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
 from protocols.aggregation.answers import recipients
 from protocols.aggregation.calls import Call, plain_number
 from protocols.aggregation.front.routes import AGGREGATE, ANSWERS
-from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX, GROUPS_MAX_DEFAULT
 from protocols.aggregation.listings import EDGES_MAX
 from protocols.aggregation.messages import RECIPIENTS_BYTES_MAX
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
@@ -108,7 +108,9 @@ class AggregateBody(_Body):
     pattern: Annotated[str, Field(max_length=PATTERN_CHARACTERS_MAX)] | None = Field(
         None, description="Regular expression with named groups, for format text."
     )
-    groups_max: int = Field(GROUPS_MAX_DEFAULT, ge=1, le=GROUPS_HARD_MAX, description="Groups kept.")
+    groups_max: int = Field(
+        GROUPS_MAX_DEFAULT, ge=1, le=GROUPS_MAX, description=f"Groups kept; above {GROUPS_HARD_MAX} with `top` only."
+    )
     deadline: Annotated[float, Field(ge=0.1, le=DEADLINE_MAX_S), BeforeValidator(parse_deadline)] | None = Field(
         None, description='Seconds, or text such as "30s". Default: the deadline of the daemon\'s configuration.'
     )
@@ -162,7 +164,10 @@ def router(service: Aggregation) -> APIRouter:
         deadline_s = service.config.deadline if body.deadline is None else body.deadline
         try:
             reports, listener = open_feed(body.top, recipients(body.to))
-            round_id = service.requesting.aggregate(body.to_query(), listener, deadline_s)
+            query = body.to_query()
+            if query.is_sliced and body.top is None:
+                raise QueryError(f"of more than {GROUPS_HARD_MAX} groups `top` says how many to list")
+            round_id = service.requesting.aggregate(query, listener, deadline_s)
         except QueryError as error:
             raise HTTPException(422, str(error)) from error
         streams.add(round_id)

@@ -28,10 +28,8 @@ def one_record(group: str) -> Extractor:
         inputs = {Input.TEXT: group, Input.VECTOR: (1,)}
         values = [inputs.get(function_of((call,)).takes, 1) for call in query.calls]
         value = values[0] if len(values) == 1 else values
-        monoid = query.monoid
-        state = (
-            monoid.lift(key_of([group] * len(query.by)), value) if isinstance(monoid, Grouped) else monoid.lift(value)
-        )
+        grouped, key = Grouped(query.function, query.groups_max), key_of([group] * len(query.by))
+        state = grouped.lift(key, value) if query.by else query.function.lift(value)
         return Extraction(state, ExtractionReport(records=1, records_selected=1))
 
     return run
