@@ -14,7 +14,7 @@ from peerd.limits import SWAP_TAG_BYTES_MAX
 from peerd.messages import U64, Message, Name, message
 
 CHUNK_TYPE_ID: Final = 0x0048
-DIGEST_BYTES: Final = 32
+DIGEST_BYTES: Final = 16
 CONTROL_BYTES_MAX: Final = 512
 """Cap of every control frame on a bulk stream; each message has its own, lower one."""
 
@@ -49,7 +49,7 @@ class SwapAnswer(Message):
 
 @message(0x0042, bytes_max=64)
 class SwapDigest(Message):
-    """Either side, after its last chunk: BLAKE3 of all it sent. `SwapVerified` or `SwapCancelled` answers."""
+    """Either side, after its last chunk: XXH3 of all it sent. `SwapVerified` or `SwapCancelled` answers."""
 
     digest: Digest
 

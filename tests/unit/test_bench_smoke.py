@@ -30,7 +30,7 @@ ALWAYS = {
         "message: decode and validate",
         "partial: read from a file",
         "statement: verify",
-        "BLAKE3",
+        "XXH3",
     },
     "filter": {
         "narrow ranges: index / numpy scan",
@@ -51,7 +51,7 @@ ALWAYS = {
         "news, 10: all / one query",
         "news, 10: memory a query",
     },
-    "swap": {"swap, 1 MiB both ways, no TLS", "swap, 1 MiB both ways, TLS 1.3", "BLAKE3 alone, one thread"},
+    "swap": {"swap, 1 MiB both ways, no TLS", "swap, 1 MiB both ways, TLS 1.3", "XXH3 alone, one thread"},
     "control": {"validated messages, no TLS", "validated messages, TLS 1.3", "msgpack alone: pack and unpack"},
     "forming": {
         "8 nodes form, processor time",

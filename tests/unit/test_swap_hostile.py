@@ -5,15 +5,23 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from blake3 import blake3
 from hypothesis import given, strategies as st
+from xxhash import xxh3_128
 
 from peerd.api import AcceptSwap
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, ProtocolError
 from peerd.messages import Message, PeerRef
 from peerd.swap.config import SwapConfig
-from peerd.swap.messages import SwapAnswer, SwapCancelled, SwapDigest, SwapOffer, SwapPadding, SwapVerified
+from peerd.swap.messages import (
+    DIGEST_BYTES,
+    SwapAnswer,
+    SwapCancelled,
+    SwapDigest,
+    SwapOffer,
+    SwapPadding,
+    SwapVerified,
+)
 from peerd.swap.session import SwapSession
 from peerd.swap.transfer import chunk_header
 from peerd.wire.codec import encode
@@ -24,7 +32,7 @@ CONFIG = SwapConfig(chunk_bytes=64, value_bytes_max=10_000)
 OFFER = SwapOffer("echo", b"tag", 10, 0, False)
 ACCEPTED = SwapAnswer(True, "accepted", 10, 0)
 VALUE = b"0123456789"
-GOOD_DIGEST = SwapDigest(blake3(VALUE).digest())
+GOOD_DIGEST = SwapDigest(xxh3_128(VALUE).digest())
 
 
 def frame(message: Message) -> bytes:
@@ -192,12 +200,12 @@ def test_the_peer_only_has_what_was_verified() -> None:
     assert victim.report.done == [VALUE]
     assert victim.stream.state == "closed"
     answer = frame(SwapAnswer(True, "accepted", 3, 0))
-    assert victim.stream.sent == answer + chunk(b"abc") + start(SwapDigest(blake3(b"abc").digest()), SwapVerified())
+    assert victim.stream.sent == answer + chunk(b"abc") + start(SwapDigest(xxh3_128(b"abc").digest()), SwapVerified())
 
 
 def test_a_wrong_digest_is_told_and_fails() -> None:
     victim = Victim(is_initiator=False)
-    victim.feed(start(OFFER) + chunk(VALUE) + frame(SwapDigest(bytes(32))))
+    victim.feed(start(OFFER) + chunk(VALUE) + frame(SwapDigest(bytes(DIGEST_BYTES))))
     assert victim.stream.sent.endswith(frame(SwapCancelled("digest")))
     victim.assert_over()
     victim.network.run(until_s=1)

@@ -30,7 +30,7 @@ GOLDEN = {
         "51004000" + "00000017" + "96" + "ab" + b"aggregation".hex() + "c4020102" + "cd012c" + "00" + "c2" + "c3"
     ),
     SwapAnswer(False, "busy", 0, 0): "51004100" + "00000009" + "94c2a4" + b"busy".hex() + "0000",
-    SwapDigest(bytes(range(32))): "51004200" + "00000023" + "91c420" + bytes(range(32)).hex(),
+    SwapDigest(bytes(range(16))): "51004200" + "00000013" + "91c410" + bytes(range(16)).hex(),
     SwapVerified(): "51004300" + "00000001" + "90",
     SwapCancelled("deadline"): "51004400" + "0000000a" + "91a8" + b"deadline".hex(),
     SwapPadding(1 << 20): "51004500" + "00000006" + "91ce00100000",
