@@ -37,3 +37,13 @@ def test_a_table_is_given_the_columns_of_its_kinds() -> None:
 @pytest.mark.parametrize("patterns", [("*",), ("link.up", "*"), ("elsewhere.*",)])
 def test_a_table_of_all_kinds_or_of_none_that_is_known_is_given_every_column(patterns: Sequence[str]) -> None:
     assert columns(patterns) == WHOLE
+
+
+def test_a_plugins_table_is_not_made_of_what_other_plugins_leave() -> None:
+    """Every plugin swaps: a table that took each `swap.finished` for its own would be there, and empty."""
+    from peerd.plugins import find_fronts
+
+    for name, front in find_fronts().items():
+        for table in front.tables():
+            strange = [kind for kind in table.kinds if kind.partition(".")[0] != name]
+            assert not strange, f"{table.name} of {name} is made where there are {strange}"

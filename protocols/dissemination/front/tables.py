@@ -316,7 +316,8 @@ TABLES: Final = (
             {"document": "document", "node": "node", "chunks": "chunks", "bytes": "bytes"},
             ("document", "node"),
         ),
-        ("swap.finished",),
+        ("dissemination.document_*",),
+        besides=("swap.finished",),
     ),
 )
 LEDGER: Final = LedgerLines(ledger, ("dissemination.load",))
