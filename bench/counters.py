@@ -1,13 +1,19 @@
-"""A node's counters: so many keys that they encode to a given size, as a dict, as a partial, and as a CSV file."""
+"""A node's counters: so many keys that they encode to a given size, as a dict, as a partial, and as a CSV file.
+
+And what a round over them took after the files were read, as the event log says.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from peerd.ids import NodeId
+from protocols.aggregation.answer import Answer
 from protocols.aggregation.groups import Grouped
 from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.query import parse_query
@@ -47,3 +53,18 @@ def write_csv(values: Counters, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = ["key,value", *(f"{key},{value}" for key, value in values.items())]
     file.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def after_reading_s(events: Path, rounds: Sequence[Answer]) -> list[float]:
+    """From when the last node had read its files to the answer, as the event log says."""
+    extracted: dict[str, float] = {}
+    finished: dict[str, float] = {}
+    for file in events.rglob("*.ndjson*"):
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        for line in data.splitlines():
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == "aggregation.extracted":
+                extracted[event["round"]] = max(event["ts"], extracted.get(event["round"], 0.0))
+            elif event["event"] == "aggregation.round_finished":
+                finished[event["round"]] = event["ts"]
+    return [finished[each.round] - extracted[each.round] for each in rounds]

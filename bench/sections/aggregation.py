@@ -1,4 +1,5 @@
-"""Aggregating a megabyte of counters a node on local daemons, beside MPI's Allreduce over TCP of as large arrays."""
+"""Aggregating counters on local daemons, a megabyte a node and sixteen, beside MPI's Allreduce over TCP of as large
+arrays."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.counters import QUERY, count_for, counters, write_csv
+from bench.counters import QUERY, after_reading_s, count_for, counters, write_csv
 from bench.measure import Bench, BenchFailure, ratios
 from bench.processes import Children, cpu_with_workers_s
 from peerd.client import Client, run_sync
@@ -24,9 +26,15 @@ from peerd.limits import MIB
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX
 
 RING_SIZES: Final = (8, 16, 32)
-DEADLINE_S: Final = 120.0
+LARGE_RING_SIZES: Final = (8, 16)
+LARGE_BYTES: Final = 16 * MIB
+LARGE_RUNS: Final = 2
+DEADLINE_S: Final = 300.0
+EVENTS_S: Final = 1.0
+"""By then the last round is in the event log."""
 MPIRUN: Final = (
     *("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"),
     *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo", "--mca", "mpi_yield_when_idle", "1"),
@@ -40,12 +48,15 @@ def run(bench: Bench) -> None:
         bench.skip("comparison with MPI Allreduce", missing)
     size_bytes = bench.scale.of(MIB, MIB, 16 * 1024)
     for nodes in bench.scale.of(RING_SIZES, RING_SIZES, (2,)):
-        _ring(bench, nodes, size_bytes, has_mpi=not missing)
+        _ring(bench, nodes, size_bytes, bench.runs, has_mpi=not missing)
+    for nodes in bench.scale.of(LARGE_RING_SIZES, (), ()):
+        _ring(bench, nodes, LARGE_BYTES, min(LARGE_RUNS, bench.runs), has_mpi=not missing)
 
 
-def _ring(bench: Bench, nodes: int, size_bytes: int, *, has_mpi: bool) -> None:
-    bench.progress(f"{nodes} daemons")
-    rounds: list[float] = []
+def _ring(bench: Bench, nodes: int, size_bytes: int, runs: int, *, has_mpi: bool) -> None:
+    size = f"{size_bytes / MIB:.3g} MiB"
+    bench.progress(f"{nodes} daemons, {size}")
+    answers: list[Answer] = []
     reductions: list[float] = []
     moved: list[float] = []
     shares: list[float] = []
@@ -53,18 +64,21 @@ def _ring(bench: Bench, nodes: int, size_bytes: int, *, has_mpi: bool) -> None:
         address = socket_file(cluster.record(), 0)
         pids = [node.process.pid for node in cluster.record().nodes if node.process is not None]
         _round(address, nodes, total)  # links are dialled and files cached after it
-        for number in range(bench.runs):
-            bench.progress(f"{nodes} daemons, run {number + 1} of {bench.runs}")
+        for number in range(runs):
+            bench.progress(f"{nodes} daemons, {size}, run {number + 1} of {runs}")
             before = [cpu_with_workers_s(pid) for pid in pids]
             answer = _round(address, nodes, total)
             used_s = sum(cpu_with_workers_s(pid) - used for pid, used in zip(pids, before, strict=True))
-            rounds.append(answer.duration_s)
+            answers.append(answer)
             shares.append(used_s / nodes)
             moved.append(answer.moved_bytes / MIB)
             if has_mpi:
                 reductions.append(_allreduce_s(children, nodes, size_bytes))
-    size = f"{size_bytes / MIB:.3g} MiB"
+        time.sleep(EVENTS_S)
+        exchanges = after_reading_s(cluster.layout.events, answers)
+    rounds = [answer.duration_s for answer in answers]
     bench.row(f"{nodes} daemons: round", "s", rounds, note=f"{size} of counters a node, read from files, TLS")
+    bench.row(f"{nodes} daemons: of it after the last has read its file", "s", exchanges)
     cores = len(os.sched_getaffinity(0))
     note = f"reading, merging and swapping; the {nodes} share {cores} cores here"
     bench.row(f"{nodes} daemons: processor time a node", "s", shares, note=note)
@@ -99,7 +113,12 @@ def _round(address: Path, nodes: int, total: dict[str, int]) -> Answer:
 
     async def ask(client: Client) -> Answer:
         lines = AggregationClient(client).aggregate(
-            str(QUERY), files=QUERY.files, format=QUERY.format, deadline=DEADLINE_S, top=10
+            str(QUERY),
+            files=QUERY.files,
+            format=QUERY.format,
+            groups_max=GROUPS_MAX if len(total) > GROUPS_HARD_MAX else None,
+            deadline=DEADLINE_S,
+            top=10,
         )
         answers = [line async for line in lines if isinstance(line, Answer)]
         return answers[0]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
 import math
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from bench.counters import QUERY, count_for, counters, write_csv
+from bench.counters import QUERY, after_reading_s, count_for, counters, write_csv
 from bench.machines import READY_S, Machines, machines
 from bench.measure import Bench, BenchFailure, at_most, ratios
 from bench.namespaces import why_not
@@ -55,7 +52,7 @@ def _measure(
     events = ring.folder / name
     with ring.daemons(nodes, lambda index: _environment(ring, index, events, pieces_from)):
         rounds = asyncio.run(_rounds(bench, ring, nodes))
-    exchange = _exchanges(events, rounds)
+    exchange = after_reading_s(events, rounds)
     link_s = rounds[0].value_bytes * 8 / (MEGABITS * 1e6)
     size, values = f"{size_bytes / MIB:.3g} MiB", math.log2(nodes)
     note = f"{size} of counters a node, read from files, TLS, {MEGABITS:g} Mb/s a link"
@@ -95,21 +92,6 @@ async def _rounds(bench: Bench, ring: Machines, nodes: int) -> list[Answer]:
                 raise BenchFailure(f"{answer.outcome}: {answer.contributors} of {nodes}, missing {answer.missing}")
             found.append(answer)
     return found[1:]
-
-
-def _exchanges(events: Path, rounds: Sequence[Answer]) -> list[float]:
-    """From when the last node had read its files to the answer, as the event log says."""
-    extracted: dict[str, float] = {}
-    finished: dict[str, float] = {}
-    for file in events.rglob("*.ndjson*"):
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        for line in data.splitlines():
-            event: dict[str, Any] = json.loads(line)
-            if event["event"] == "aggregation.extracted":
-                extracted[event["round"]] = max(event["ts"], extracted.get(event["round"], 0.0))
-            elif event["event"] == "aggregation.round_finished":
-                finished[event["round"]] = event["ts"]
-    return [finished[each.round] - extracted[each.round] for each in rounds]
 
 
 def _collect(bench: Bench, ring: Machines, nodes: int, size_bytes: int) -> list[float]:
