@@ -39,14 +39,10 @@ _T = TypeVar("_T")
 GROUPS_MAX_DEFAULT: Final = 100_000
 GROUPS_HARD_MAX: Final = 200_000
 """Most groups that one value may hold as a whole; of more it goes in slices (`protocols.aggregation.slices`)."""
-
-
 SLICES: Final = 64
 """As many as nodes may exchange pieces: each piece has one slice or more."""
 GROUPS_MAX: Final = SLICES * 156_250
 """Most groups of a query: ten million."""
-
-
 EXPANDING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Most bytes of all groups' quantiles, histograms, lists and vectors. As objects they take up to 60 times as much."""
 

@@ -10,6 +10,10 @@ Encoding: one flat stream of msgpack scalars (`protocols.aggregation.scalars`):
     them read (two streams of numbers), 10 report counters, number of notes, notes..., and then the state's columns, or
     number of groups, the lengths of their keys, their keys, each column of their states
     (`protocols.aggregation.columns`), remainder groups, the remainder state's columns
+
+A value of more groups than memory should hold goes in slices (`protocols.aggregation.slices`): the length of that
+stream up to the notes (4 bytes, big-endian), the stream up to there, the sizes of the slices, and the slices, of which
+each is a stream of groups.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import accumulate, pairwise
 from random import Random
 from typing import Any, Final
 
@@ -15,15 +16,17 @@ from peerd.ids import NodeId
 from protocols.aggregation.answer import LINE
 from protocols.aggregation.exchange import decode_value
 from protocols.aggregation.front.http import AggregateBody
-from protocols.aggregation.groups import Grouped
+from protocols.aggregation.groups import GROUPS_HARD_MAX, Grouped
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.slices import SIZES
 from tests.fuzz import mutate
 from tests.fuzz.target import Target, reported
 from tests.support.aggregation_calls import CALLS, record
 
 MOVED: Final = bytes(8)
+HEAD_LENGTH_BYTES: Final = 4
 QUERIES: Final = (
     'count by status where method = GET and size > 10 or not path like "/api/%"',
     "sum(bytes) by user",
@@ -66,6 +69,9 @@ def aggregation_targets() -> Iterator[Target]:
             query = parse_query(f"{calls}{by}", groups_max=100)
             name = f"partial {calls}{' by' if by else ''}"
             yield Target(name, _partial_of(query), _reads(query), (ProtocolError,), weight=4)
+    for calls in ("count", "mean(x), distinct(t)"):
+        query = parse_query(f"{calls} by k", groups_max=GROUPS_HARD_MAX + 1)
+        yield Target(f"slices {calls}", _sliced_of(query), _reads(query), (ProtocolError,), weight=2)
     yield Target("query wire", _query_body, _read_query, (ProtocolError,), weight=2)
     yield Target("query text", lambda rng: mutate.text(rng, rng.choice(QUERIES), WORDS), _parse, (QueryError,), 2)
     yield Target("answer line", _answer_line, reported(LINE.validate_json), (ValidationError,), weight=2)
@@ -99,6 +105,24 @@ def _partial_of(query: Query) -> Callable[[Random], bytes]:
     return make
 
 
+def _sliced_of(query: Query) -> Callable[[Random], bytes]:
+    """Damaged anywhere, or in one slice, whose size is right then."""
+
+    def make(rng: Random) -> bytes:
+        data = own(rng, query, rng.randrange(1, 1 << 20)).encode()
+        if rng.random() < 0.5:
+            return MOVED + mutate.damaged(rng, data)
+        start = HEAD_LENGTH_BYTES + int.from_bytes(data[:HEAD_LENGTH_BYTES], "big")
+        ends = list(accumulate(SIZES.unpack_from(data, start), initial=start + SIZES.size))
+        slices = [data[begin:end] for begin, end in pairwise(ends)]
+        full = [number for number, each in enumerate(slices) if len(each) > min(map(len, slices))]
+        chosen = rng.choice(full or range(len(slices)))
+        slices[chosen] = mutate.stream(rng, slices[chosen])
+        return MOVED + data[:start] + SIZES.pack(*map(len, slices)) + b"".join(slices)
+
+    return make
+
+
 def _reads(query: Query) -> Callable[[bytes], None]:
     """What is accepted can be finished, merged with what a node has itself, written and read again."""
 
@@ -106,7 +130,9 @@ def _reads(query: Query) -> Callable[[bytes], None]:
         partial, _ = decode_value(query, data)
         partial.finish(3)
         merged = merge(partial, _EMPTY[query]) if _EMPTY[query].contributors[0] not in partial.contributors else partial
-        assert Partial.decode(merged.encode(), query) == merged
+        again = Partial.decode(merged.encode(), query)
+        assert (again.finish(), again.report, again.shares) == (merged.finish(), merged.report, merged.shares)
+        assert query.is_sliced or again == merged
 
     _EMPTY[query] = own(Random(0), query, 1 << 100)
     return run

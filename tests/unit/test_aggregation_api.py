@@ -121,6 +121,8 @@ async def test_parts_may_have_numbers_and_several_keys(rig: Rig) -> None:
         ({"query": "count", "deadline": 0}, "at least 0.1"),
         ({"query": "count", "deadline": "2d"}, "at most 86400"),
         ({"query": "count", "top": 0}, "at least 1"),
+        ({"query": "count by k", "groups_max": 200_001}, "`top` says how many to list"),
+        ({"query": "count by k", "groups_max": 10_000_001, "top": 3}, "at most 10000000"),
         ({"query": "count", "fiels": "x"}, "fiels"),
         ({"query": "c" * 5000}, "at most"),
         ({}, "query"),
