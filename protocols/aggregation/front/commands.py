@@ -50,7 +50,7 @@ def aggregate(
         str | None, typer.Option(metavar="REGEX", help="Named groups become fields; each match is a record.")
     ] = None,
     groups_max: Annotated[
-        int, typer.Option(min=1, max=GROUPS_MAX, help="Groups kept; the rest is a reported remainder.")
+        int, typer.Option(min=1, max=GROUPS_MAX, help="Groups kept; the rest is a remainder.")
     ] = GROUPS_MAX_DEFAULT,
     deadline: Annotated[
         str | None, typer.Option(metavar="30s", help="Answer with what there is after this long.")
