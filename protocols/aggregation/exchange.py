@@ -165,7 +165,7 @@ def open_own(
     is no partial of this query, or holds the data of another node; `Unavailable` for a file that cannot be read.
     """
     value = scratch.open_file(path, _MOVED_BYTES + SLICED_BYTES_MAX) if path else bytes(_MOVED_BYTES) + data
-    partial = Partial.decode(value[_MOVED_BYTES:], query)
+    partial = Partial.decode(memoryview(value)[_MOVED_BYTES:], query)
     if partial.contributors != (own,):
         raise ProtocolError("foreign_contributor", "a worker's result is not this node's own")
     return Aggregate(partial, value, 0, padding_bytes, scratch)

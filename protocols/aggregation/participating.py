@@ -181,11 +181,13 @@ class Participating(Part):
     def _refused(self, participant: Participant, outcome: str) -> None:
         self._forget(participant.round_id, outcome)
 
-    def _make_room(self, requester: NodeId) -> str:
+    def _make_room(self, requester: NodeId, query: Query) -> str:
         """Forget the oldest idle round where there are too many; return why there still is no room, if so."""
         config, everybody = self.config, list(self.participants.values())
         own = [each for each in everybody if each.requester.id == requester]
+        sliced = [each for each in everybody if each.query.is_sliced and query.is_sliced]
         for rounds, most, whose in (
+            (sliced, SLICED_ROUNDS_MAX, f"of more than {GROUPS_HARD_MAX} groups are"),
             (own, config.rounds_per_requester_max, "of this requester are"),
             (everybody, config.rounds_max, "are"),
         ):
@@ -211,9 +213,7 @@ class Participating(Part):
             return str(error)
         except QueryError as error:
             return f"the query was refused: {error.message}"
-        if query.is_sliced and sum(each.query.is_sliced for each in self.participants.values()) >= SLICED_ROUNDS_MAX:
-            return f"busy: {SLICED_ROUNDS_MAX} rounds of more than {GROUPS_HARD_MAX} groups are open on this node"
-        return self._make_room(start.requester.id)
+        return self._make_room(start.requester.id, query)
 
     def _extraction_failed(self, participant: Participant, reason: str) -> None:
         self._forget(participant.round_id, "refused")

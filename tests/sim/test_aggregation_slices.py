@@ -94,3 +94,16 @@ def test_who_has_no_data_of_its_own_fetches_a_result() -> None:
     round_ = Round(simulation, requester=2, query=MANY)
     assert check_groups(simulation, round_) == [0, 1, 3, 4]
     assert round_.answers[0].missing[0].node == simulation.nodes[2].id
+
+
+def test_rounds_of_many_groups_whose_requester_is_gone_are_in_nobodys_way() -> None:
+    """They wait for an end that nobody says, until their deadline: the oldest makes room, as any idle round does."""
+    simulation = ring_of_groups(5, seed=1)
+    left = [Round(simulation, requester=4, query=MANY, deadline_s=3600.0) for _ in range(SLICED_ROUNDS_MAX)]
+    simulation.run_for(8 * L_S)
+    simulation.kill(simulation.nodes[4])
+    simulation.run_for(120.0)
+    open_rounds = aggregation_of(simulation, 1).participating.participants
+    assert {each.round_id for each in left} == set(open_rounds)
+    assert check_groups(simulation, Round(simulation, requester=0, query=MANY)) == [0, 1, 2, 3]
+    assert len(open_rounds) == SLICED_ROUNDS_MAX
