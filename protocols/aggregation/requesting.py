@@ -41,6 +41,13 @@ if TYPE_CHECKING:
 
 GATHER_AFTER: Final = 0.9
 """When no tree is complete after so much of a round's time, the requester fetches the nodes' own data."""
+FAR_RTT_S: Final = 0.05
+"""Nodes are far from each other if this one's neighbours, whom chance has placed, are on average (median) as far."""
+NAMED_FAR_MAX: Final = 256
+"""In rings of so many nodes at most, in place of `NAMED_MAX`, nodes that are far from each other are named: there the
+names take seconds to reach all, and links are of many kinds. Who swaps by ids swaps with whoever is ready; a
+counterpart is fixed, so a slow one is waited for at each level. On PlanetLab's links 1,024 nodes took 51 s by ids, and
+269 s named."""
 ASKED_MAX: Final = 1024
 """Rounds of this node that it remembers, open or over."""
 
@@ -79,7 +86,7 @@ class Requesting(Part):
         wire_query, lasts_ms, begins_at_ms = query.to_wire(), round(deadline_s * 1000), round(host.wall_time() * 1000)
         census, is_direct = census_of(host.estimated_ring_size(), self.config)
         nodes = self._nodes()
-        may_name = census and not nodes and host.estimated_ring_size() <= NAMED_MAX
+        may_name = census and not nodes and self._may_name()
         said = nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct, nodes, may_name
         round_id = round_id_of(*said)
 
@@ -106,6 +113,14 @@ class Requesting(Part):
         leaf_set = self._host.leaf_set()
         nodes = (self._host.id, *(peer.id for peer in leaf_set.members()))
         return nodes if leaf_set.covers_ring and len(nodes) <= PLACED_MAX else ()
+
+    def _may_name(self) -> bool:
+        """Whether this ring is small enough for all its nodes to be named, once a value is known to be large."""
+        host = self._host
+        known = (host.estimated_rtt(peer) for peer in host.leaf_set().members())
+        rtts_s = sorted(rtt_s for rtt_s in known if rtt_s is not None)
+        are_far = bool(rtts_s) and rtts_s[len(rtts_s) // 2] > FAR_RTT_S
+        return host.estimated_ring_size() <= (NAMED_FAR_MAX if are_far else NAMED_MAX)
 
     def cancel(self, round_id: bytes) -> None:
         """End a round early; the listener gets what there is."""

@@ -14,6 +14,7 @@ from protocols.aggregation.collector import NAMING_TIMER, Basis, Collector
 from protocols.aggregation.effects import OfferAhead, TreePhase, TreeTimer
 from protocols.aggregation.exchange import named_swap_tag
 from protocols.aggregation.messages import (
+    NAMED_MAX,
     AnswerKind,
     Enrolled,
     Invite,
@@ -31,6 +32,7 @@ from protocols.aggregation.participant import EARLY_NAMED_MAX, NAMES_TIMER, OFFE
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.prefix import PlaceLevels
 from protocols.aggregation.requester import NAMING_S, Requester, RoundListener
+from protocols.aggregation.requesting import NAMED_FAR_MAX
 from protocols.aggregation.statements import names_statement
 from protocols.aggregation.treerun import HELD_BYTES_MAX
 from tests.support.aggregation import signed, started
@@ -41,6 +43,11 @@ LARGE = 1 << 20
 
 class OfMany(FakeHost):
     """Its leaf set does not cover the ring."""
+
+    ring_size = 3.0
+
+    def estimated_ring_size(self) -> float:
+        return self.ring_size
 
     def leaf_set(self) -> LeafSet:
         return LeafSet((), self.neighbours, True, covers_ring=False)
@@ -270,6 +277,28 @@ def test_nobody_is_named_whose_addresses_do_not_fit_into_a_message(count: int, h
     assert bool(named_by(host)) is are_named
     for message in [each.arguments["message"] for each in host.asked if each.what == "broadcast"]:
         encode_body(message)  # raises for one that is too large
+
+
+@pytest.mark.parametrize(
+    ("ring_size", "rtts_s", "may_name"),
+    [
+        (NAMED_FAR_MAX, (1.0, 1.0, 1.0), True),
+        (NAMED_FAR_MAX + 1, (1.0, 1.0, 0.001), False),
+        (NAMED_FAR_MAX + 1, (0.001, 0.001, 1.0), True),
+        (NAMED_MAX + 1, (0.001, 0.001, 0.001), False),
+        (NAMED_MAX, (), True),
+    ],
+)
+def test_nodes_of_a_large_ring_are_named_where_they_are_near_each_other(
+    ring_size: int, rtts_s: tuple[float, ...], may_name: bool
+) -> None:
+    plugin = Aggregation()
+    host = OfMany(OWN, plugin)
+    host.neighbours = (peer(SIBLING), peer(ASKER), peer(77 << 120))
+    host.rtts = {each.id: rtt_s for each, rtt_s in zip(host.neighbours, rtts_s, strict=False)}
+    host.ring_size = ring_size
+    plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    assert [each.arguments["message"].may_name for each in host.asked if each.what == "broadcast"] == [may_name]
 
 
 def test_the_requester_names_those_that_take_part_once_all_have_enrolled() -> None:
