@@ -30,6 +30,7 @@ from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX
 from peerd.config.sources import leaves, toml_value
 from peerd.errors import ConfigError, Unavailable
 from peerd.identity.authority import ClusterAuthority, create_node_files
+from peerd.identity.node_identity import id_without_tls
 from peerd.ids import format_id
 from peerd.invalid import first_reason
 from peerd.places import clusters_folder
@@ -206,15 +207,19 @@ class Layout:
         authority.save(self.directory / "ca")
         self.logs.mkdir()
         self.events.mkdir()
+        wanted = [settings(index) if settings else {} for index in range(len(ports))]
         nodes = []
         for index, port in enumerate(ports):
             # No node outlives the machine: a power cut ends all of them, and the next start removes what they left.
-            node_id = create_node_files(authority, self.node(index) / "state", is_kept=False)
+            state_dir = self.node(index) / "state"
+            node_id = create_node_files(authority, state_dir, is_kept=False)
+            if wanted[index].get("tls", {}).get("mode") == "off":
+                node_id = id_without_tls(state_dir)
             nodes.append(NodeRecord(index=index, id=format_id(node_id), port=port))
         record = record.model_copy(update={"nodes": tuple(nodes)})
         for node in nodes:
             tables = self._tables(record, node)
-            _merge(tables, settings(node.index) if settings else {})
+            _merge(tables, wanted[node.index])
             self.config_file(node.index).write_text(_to_toml(tables), "utf-8")
         self.write(record)
         return record

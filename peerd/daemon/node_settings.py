@@ -10,7 +10,7 @@ from peerd.config import PeerdConfig, is_loopback, split_address
 from peerd.daemon.links.settings import TlsContexts
 from peerd.errors import ConfigError
 from peerd.frozen import Frozen
-from peerd.identity.node_identity import derive_node_id, load_node_identity, load_or_create_private_key, public_key_der
+from peerd.identity.node_identity import id_without_tls, load_node_identity
 from peerd.identity.tls import client_context, server_context
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
@@ -30,13 +30,9 @@ class NodeCredentials(Frozen):
 
 
 def load_identity(config: PeerdConfig) -> NodeCredentials:
-    """Key, certificate and contexts from the configured files. Raises `ConfigError` naming the file.
-
-    Without TLS the id is that of the node's key alone: as stable, but nothing proves it.
-    """
+    """Key, certificate and contexts from the configured files. Raises `ConfigError` naming the file."""
     if config.tls.mode == "off":
-        key = load_or_create_private_key(Path(config.node.state_dir) / "node.key")
-        return NodeCredentials(derive_node_id(public_key_der(key.public_key()), b""), None)
+        return NodeCredentials(id_without_tls(Path(config.node.state_dir)), None)
     ca_file, cert_file, key_file = config.tls_files()
     peer = load_node_identity(cluster=config.node.cluster, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
     return NodeCredentials(

@@ -230,6 +230,15 @@ def load_or_create_private_key(path: Path) -> Ed25519PrivateKey:
     return load_private_key(path)
 
 
+def id_without_tls(state_dir: Path) -> NodeId:
+    """The id of a node that runs without TLS: that of its key alone, as stable, but nothing proves it.
+
+    Raises as `load_or_create_private_key`.
+    """
+    key = load_or_create_private_key(state_dir / "node.key")
+    return derive_node_id(public_key_der(key.public_key()), b"")
+
+
 def load_node_identity(*, cluster: str, ca_file: Path, cert_file: Path, key_file: Path) -> PeerIdentity:
     """Our own identity, checked as a peer will check it, so that a bad file fails at start and not at a handshake.
 

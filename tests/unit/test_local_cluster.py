@@ -20,7 +20,9 @@ from peerd.cluster.layout import ClusterRecord, Layout, default_directory, socke
 from peerd.cluster.local import LocalCluster, NoSuchSplit, is_ring_complete
 from peerd.cluster.processes import ProcessRef, is_alive, process_ref, resident_bytes, send_signal
 from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX, load_config
+from peerd.daemon.node_settings import load_identity
 from peerd.errors import ConfigError, Unavailable
+from peerd.ids import parse_id
 from peerd.limits import LEAF_SET_SIZE
 from peerd.models.admin import Peer, Ring
 
@@ -41,6 +43,13 @@ def create(layout: Layout, **arguments: Any) -> ClusterRecord:
         return layout.create("local", PORTS, **arguments)
 
 
+def test_a_cluster_without_tls_knows_its_nodes_by_the_ids_that_they_take(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "cluster")
+    for node in create(layout, settings=lambda index: {"tls": {"mode": "off"}}).nodes:
+        config = load_config([layout.config_file(node.index)], environment={}).config
+        assert load_identity(config).node_id == parse_id(node.id)
+
+
 def test_every_node_gets_a_configuration_that_a_daemon_accepts(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "cluster")
     record = create(
@@ -56,6 +65,7 @@ def test_every_node_gets_a_configuration_that_a_daemon_accepts(tmp_path: Path) -
         assert config.telemetry.sink == str(layout.events)
         assert all(path.is_file() for path in config.tls_files())
         assert node.address not in config.node.bootstrap
+        assert load_identity(config).node_id == parse_id(node.id)
     bootstraps = [load_config([layout.config_file(k)], environment={}).config.node.bootstrap for k in range(5)]
     assert bootstraps[0] == (), "the first node starts the ring"
     assert bootstraps[4] == tuple(node.address for node in record.nodes[:3])
