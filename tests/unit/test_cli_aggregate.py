@@ -261,6 +261,15 @@ def test_troubles_with_files_are_noted(asked: Asked, capsys: pytest.CaptureFixtu
     assert "\x1b" not in err, "text of a file reached the terminal as a command"
 
 
+@pytest.mark.parametrize(("rejected", "is_told"), [(1000, True), (999, False)])
+def test_who_had_every_record_rejected_is_told_what_to_check(
+    rejected: int, is_told: bool, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked.answer = replace(COMPLETE, report=ExtractionReport(records=1000, records_rejected=rejected))
+    main(WORDS)
+    assert ("plain text needs a --pattern" in capsys.readouterr().err) is is_told
+
+
 def test_names_of_groups_cannot_command_the_terminal(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     asked.answer = replace(COMPLETE, value=GroupedAnswer({"\x1b[2J[red]": 1}, 1, 0, None))
     main(WORDS)

@@ -302,3 +302,5 @@ def print_gaps(answer: Answer, console: Terminal) -> None:
         console.print(f"note: {', '.join(found)}")
         for note in report.notes:
             console.print(f"  {note}")
+    if 0 < report.records == report.records_rejected:
+        console.print("  every record was: check --format and the fields' names; plain text needs a --pattern")
