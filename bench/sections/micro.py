@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -78,8 +80,15 @@ def _partial_calls(groups: int, folder: Path) -> Calls:
     half = {f"other/{key}" if number % 2 else key: value for number, (key, value) in enumerate(known)}
     others = Partial.decode(partial(half, 3).encode(), QUERY)
     write_csv(counters(groups, 1), folder / "counters.csv")
+    objects = replace(QUERY, files="*.ndjson", format="ndjson")
+    lines = [json.dumps({"time": 1.7e9, "key": key, "host": "a", "value": value}) for key, value in known]
+    (folder / "some.ndjson").write_text("\n".join(lines * 20) + "\n", "utf-8")
     return {
         ("partial: read from a file", "ms"): (lambda: extract(QUERY, folder), f"CSV of {groups:,} rows"),
+        ("partial: read from NDJSON", "ms"): (
+            lambda: extract(objects, folder),
+            f"{20 * len(known):,} lines of 4 members",
+        ),
         ("partial: encode what was read", "ms"): (read.encode, f"{len(encoded) / MIB:.2f} MiB, {groups:,} groups"),
         ("partial: decode and validate", "ms"): (lambda: Partial.decode(encoded, QUERY), ""),
         ("partial: merge", "ms"): (lambda: merge(mine, theirs), "the same keys in both"),

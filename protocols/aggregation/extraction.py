@@ -23,7 +23,7 @@ from io import SEEK_END, StringIO
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import msgspec
 
@@ -53,8 +53,10 @@ RUN_SHARE: Final = 64
 BINARY_PROBE_BYTES: Final = 8192
 """A file with a NUL among so many first bytes is binary."""
 
-_DECODER: Final = msgspec.json.Decoder()
-_BOMS: Final = re.compile("^\ufeff", re.MULTILINE)
+ALL: Final = ""
+"""The key of all records, where the query has no GROUP BY."""
+BOM: Final = "\ufeff"
+_BOMS: Final = re.compile(f"^{BOM}", re.MULTILINE)
 
 FilesProgress = Callable[[int, int], None]
 """Called with (files done, files in all) after every file; an exception from it ends the extraction."""
@@ -316,27 +318,61 @@ def _text_rows(
 
 
 def _json_rows(names: tuple[str, ...], blocks: Iterator[bytes | None]) -> Iterator[Row]:
+    decoder, row_of = _row_decoder(names)
     for block in blocks:
         if block is None:
             yield None
             continue
+        try:
+            found = decoder.decode_lines(block)
+        except (ValueError, RecursionError):
+            found = []  # one line is none: which one, is found line by line
+        # It would also take two objects in a line.
+        if len(found) == block.count(b"}\n") == block.count(b"\n"):
+            yield from map(row_of, found)
+            continue
         for line in block.split(b"\n"):
-            if not line or line.isspace():
-                continue
-            record = _record(line)
-            yield [_member(record, name) for name in names] if isinstance(record, dict) else None
+            if line and not line.isspace():
+                yield _json_row(line, names, decoder, row_of)
 
 
-def _record(line: bytes) -> object:
-    """The value of a line of NDJSON; ``None`` for what is none."""
+def _json_row(line: bytes, names: tuple[str, ...], decoder: msgspec.json.Decoder[Any], row_of: _RowOf) -> Row:
+    """The row of a line of NDJSON; ``None`` for what is none."""
     try:
-        return _DECODER.decode(line)
+        return row_of(decoder.decode(line))
     except (ValueError, RecursionError):
-        pass  # json takes more, at four times the cost: NaN, numbers beyond a double, half of a surrogate pair
+        pass  # json takes more, at many times the cost: NaN, numbers beyond a double, half of a surrogate pair
     try:
-        return json.loads(line.removeprefix(BOM_UTF8).decode())
+        record = json.loads(line.removeprefix(BOM_UTF8).decode())
     except (ValueError, RecursionError):
         return None
+    return [_member(record, name) for name in names] if isinstance(record, dict) else None
+
+
+_RowOf: TypeAlias = Callable[[Any], Row]
+
+
+def _row_decoder(names: tuple[str, ...]) -> tuple[msgspec.json.Decoder[Any], _RowOf]:
+    """What decodes these members of objects, and skips the others, and what makes a row of what it has decoded."""
+    outer = (name.split(".")[0] for name in names if "." in name)
+    members = {name: number for number, name in enumerate(dict.fromkeys((*names, *outer)))}
+    is_nested = any("." in name for name in names)
+    absent = msgspec.UNSET if is_nested else None
+    fields: list[tuple[str, Any, Any]] = [(f"m{number}", Any, absent) for number in members.values()]
+    renamed = {f"m{number}": name for name, number in members.items()}
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Record", fields, rename=renamed, gc=False))
+    values_of = msgspec.structs.astuple
+    if len(members) == len(names) and not is_nested:
+        return decoder, values_of
+    if not is_nested:  # some more than once
+        pick = itemgetter(*map(members.__getitem__, names))
+        return decoder, lambda found: pick(values_of(found))
+
+    def row_of(found: Any) -> Row:
+        record = {name: value for name, value in zip(members, values_of(found), strict=True) if value is not absent}
+        return [_member(record, name) for name in names]
+
+    return decoder, row_of
 
 
 def _member(record: dict[str, object], name: str) -> object:
@@ -361,7 +397,8 @@ def _csv_rows(names: tuple[str, ...], blocks: Iterator[bytes | None], tally: _Ta
                 tally.records_rejected += 1
             else:
                 text = block.replace(b"\r\n", b"\n").decode("utf-8", "replace")
-                yield from StringIO(_BOMS.sub("", text), newline="\n")  # a line of CSV ends with a line feed only
+                text = _BOMS.sub("", text) if BOM in text else text
+                yield from StringIO(text, newline="\n")  # a line of CSV ends with a line feed only
 
     reader = csv.reader(texts())
     header: list[str] | None = None
@@ -411,30 +448,39 @@ def _selector(query: Query) -> Matcher | None:
 def _values(query: Query) -> Callable[[Sequence[object]], object]:
     """The function from a row to what `Query.function` takes of it: ``None`` when a field lacks that."""
     readers = [input_reader(call, textual=query.format != "ndjson") for call in query.calls]
-    places, place = [], 0
-    for call in query.calls:
-        places.append(place)
-        place += call.field is not None
     if len(readers) == 1:  # by far the most frequent, and what it costs is paid for every record
         (read,) = readers
         return (lambda row: 0) if query.function.takes is Input.NOTHING else lambda row: read(row[0])
 
+    fielded = [number for number, call in enumerate(query.calls) if call.field is not None]
+    reads = [(number, place, readers[number]) for place, number in enumerate(fielded)]
+
     def several(row: Sequence[object]) -> object:
-        values = [read(row[place] if place < len(row) else None) for read, place in zip(readers, places, strict=True)]
-        return None if None in values else values
+        values: list[object] = [0] * len(readers)
+        for number, place, read in reads:
+            value = read(row[place])
+            if value is None:
+                return None
+            values[number] = value
+        return values
 
     return several
 
 
 def _key(query: Query) -> Callable[[Sequence[object]], str | None]:
     """The function from a row to its group's key, a JSON array for several fields; ``None`` when a field lacks it."""
+    if not query.by:
+        return lambda row: ALL
     first = sum(call.field is not None for call in query.calls)
     if len(query.by) == 1:
         return (lambda row: text_of(row[first])) if query.format == "ndjson" else itemgetter(first)
 
     def several(row: Sequence[object]) -> str | None:
-        texts = [text for value in row[first : first + len(query.by)] if (text := text_of(value)) is not None]
-        return key_of(texts) if len(texts) == len(query.by) else None
+        texts = list(map(text_of, row[first : first + len(query.by)]))
+        try:
+            return None if None in texts else key_of(cast(list[str], texts))
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return None
 
     return several
 
@@ -451,65 +497,59 @@ class _Accumulator:
         self._groups_most = RUN_GROUPS if query.is_sliced else 2 * query.groups_max
         monoid = query.monoid
         self._runs = Runs(monoid, scratch.less(RUN_SHARE)) if isinstance(monoid, SlicedGroups) else None
-        self._tally = self._function.begin()
         self._groups: dict[str, Any] = {}
+        """The tally of each; without GROUP BY, of `ALL`."""
         self._remainder: Remainder[Any] = Remainder(0, self._function.zero)
         self._value_of, self._key_of = _values(query), _key(query)
         self._where = _selector(query)
 
     def add_all(self, rows: Iterator[Row]) -> None:
         """Count every row, and add it to the state."""
-        tally, where, value_of = self.tally, self._where, self._value_of
-        add = self._add_to_group if self._query.by else self._add
+        tally, where, value_of, key_of = self.tally, self._where, self._value_of, self._key_of
+        groups, add = self._groups, self._function.add
         records = selected = rejected = 0
         try:
             for row in rows:
                 records += 1
                 if row is None:
                     rejected += 1
-                elif where is None or where(row):
-                    value = value_of(row)
-                    if value is not None and add(row, value):
-                        selected += 1
-                    else:
-                        rejected += 1
+                    continue
+                if where is not None and not where(row):
+                    continue
+                value, key = value_of(row), key_of(row)
+                if value is None or key is None:
+                    rejected += 1
+                    continue
+                present = groups.get(key)
+                if present is not None:
+                    groups[key] = add(present, value)
+                    selected += 1
+                elif is_short(key):
+                    groups[key] = self._function.first(value)
+                    selected += 1
+                    if len(groups) > self._groups_most:
+                        groups = self._fold()
+                else:
+                    rejected += 1
         finally:  # a file that can be read no further
             tally.records += records
             tally.records_selected += selected
             tally.records_rejected += rejected
 
-    def _add(self, row: Sequence[object], value: object) -> bool:
-        self._tally = self._function.add(self._tally, value)
-        return True
-
-    def _add_to_group(self, row: Sequence[object], value: object) -> bool:
-        """Whether the row has a key that can be a group's."""
-        key = self._key_of(row)
-        if key is None:
-            return False
-        present = self._groups.get(key)
-        if present is not None:
-            self._groups[key] = self._function.add(present, value)
-            return True
-        if not is_short(key):
-            return False
-        self._groups[key] = self._function.first(value)
-        if len(self._groups) > self._groups_most:
-            self._fold()
-        return True
-
-    def _fold(self) -> None:
+    def _fold(self) -> dict[str, Any]:
+        """Put away what is too much; returns the groups that are left."""
         if self._runs is not None:
             self._runs.add(self._states())
             self._groups = {}
-            return
-        folded = self._grouped.fold(GroupStates(self._groups, self._remainder))
-        self._groups, self._remainder = folded.groups, folded.remainder
+        else:
+            folded = self._grouped.fold(GroupStates(self._groups, self._remainder))
+            self._groups, self._remainder = folded.groups, folded.remainder
+        return self._groups
 
     def value(self) -> State:
         """Return the state of all rows; none is added after that."""
         if not self._query.by:
-            return self._function.end(self._tally)
+            return self._function.end(self._groups.get(ALL, self._function.begin()))
         self._fold()
         return self._states() if self._runs is None else self._runs.value()
 

@@ -190,6 +190,10 @@ class Count(Function[int]):
     def merge(self, a: int, b: int) -> int:
         return add_counts(a, b)
 
+    def add(self, tally: int, value: object) -> int:
+        """One more. No node reads more records than `COUNT_MAX`."""
+        return tally + 1
+
     def lower(self, state: int) -> Number:
         return state
 
@@ -238,6 +242,12 @@ class Sum(Function[ExactSum]):
 
     def merge(self, a: ExactSum, b: ExactSum) -> ExactSum:
         return add_sums(a, b)
+
+    def add(self, tally: ExactSum, value: Number) -> ExactSum:
+        """Most numbers are whole. One node's records never pass the bound of a sum: see `numbers`."""
+        if type(value) is int and tally[1] < 0:
+            return tally[0] + value, -1
+        return add_sums(tally, lift_number(value))
 
     def lower(self, state: ExactSum) -> Number:
         return round_sum(state)
@@ -350,6 +360,13 @@ class Mean(Function[Average]):
 
     def merge(self, a: Average, b: Average) -> Average:
         return (add_counts(a[0], b[0]), *add_sums((a[1], a[2]), (b[1], b[2])))
+
+    def add(self, tally: Average, value: Number) -> Average:
+        """See `Count.add` and `Sum.add`."""
+        count, mantissa, scale = tally
+        if type(value) is int and scale < 0:
+            return count + 1, mantissa + value, -1
+        return (count + 1, *add_sums((mantissa, scale), lift_number(value)))
 
     def lower(self, state: Average) -> Number | None:
         count, mantissa, scale = state

@@ -10,10 +10,11 @@ group is exact.
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
 
 from peerd.errors import ProtocolError, Unavailable
 from peerd.frozen import Frozen
@@ -48,8 +49,11 @@ EXPANDING_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 def key_of(texts: Sequence[str]) -> str:
-    """The key of the group of these values: the value itself, or a JSON array of several."""
-    return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+    """The key of the group of these values: the value itself, or a JSON array of several.
+
+    Raises ``UnicodeEncodeError`` for half of a surrogate pair.
+    """
+    return texts[0] if len(texts) == 1 else msgspec.json.encode(texts).decode()
 
 
 def in_pairs(merge: Callable[[_T, _T], _T], values: Sequence[_T]) -> _T:

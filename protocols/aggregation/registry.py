@@ -57,6 +57,7 @@ class Several(Tallying[tuple[Any, ...]]):
         super().__init__()
         self.name = ", ".join(names)
         self._names, self._parts = tuple(names), tuple(functions)
+        self._adds = [part.add for part in functions]
         self.columns = sum(part.columns for part in functions)
         self.arrays = tuple(kind for part in functions for kind in part.arrays)
         if not all(part.arrays for part in functions):
@@ -94,9 +95,7 @@ class Several(Tallying[tuple[Any, ...]]):
         return [part.first(each) for part, each in zip(self._parts, value, strict=True)]
 
     def add(self, tally: list[Any], value: Sequence[Any]) -> list[Any]:
-        for index, part in enumerate(self._parts):
-            tally[index] = part.add(tally[index], value[index])
-        return tally
+        return [add(each, one) for add, each, one in zip(self._adds, tally, value, strict=True)]
 
     def end(self, tally: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(part.end(each) for part, each in zip(self._parts, tally, strict=True))

@@ -329,21 +329,45 @@ json_values = st.recursive(
 )
 
 
+def _row(line: bytes, names: tuple[str, ...]) -> list[object] | None:
+    try:
+        record = json.loads(line.decode())
+    except ValueError:
+        return None
+    return [extraction._member(record, name) for name in names] if isinstance(record, dict) else None
+
+
+objects = st.dictionaries(st.sampled_from(["a", "b", "a.b", "c", ""]), json_values, max_size=4)
+
+
 @settings(max_examples=400)
 @given(
-    value=json_values, change=st.none() | st.tuples(st.integers(0, 60), st.sampled_from(b'{}[]",:0e.-+\\N\t\x01\xff'))
+    values=st.lists(objects | json_values, min_size=1, max_size=3),
+    names=st.lists(st.sampled_from(["a", "b", "a.b", "a.b.c", ""]), max_size=3).map(tuple),
+    change=st.none() | st.tuples(st.integers(0, 60), st.sampled_from(b'{}[]",:0e.-+\\N\t\x01 ')),
 )
-def test_a_line_is_what_json_says(value: object, change: tuple[int, int] | None) -> None:
-    """Whichever of the two decoders reads it: with every digit, or as none at all."""
-    line = json.dumps(value).encode()
+def test_a_line_is_what_json_says(values: list[object], names: tuple[str, ...], change: tuple[int, int] | None) -> None:
+    """Whichever of the two decoders reads it, and with whatever other lines: with every digit, or as none at all."""
+    first, *others = (json.dumps(value).encode() for value in values)
     if change is not None:
         place, byte = change
-        line = line[:place] + bytes((byte,)) + line[place + 1 :]
-    try:
-        expected: object = json.loads(line.decode())
-    except ValueError:
-        expected = None
-    assert repr(extraction._record(line)) == repr(expected)
+        first = first[:place] + bytes((byte,)) + first[place + 1 :]
+    lines = [first, *others]
+    rows = extraction._json_rows(names, iter([b"".join(line + b"\n" for line in lines)]))
+    expected = [_row(line, names) for line in lines if line and not line.isspace()]
+    assert repr([row if row is None else list(row) for row in rows]) == repr(expected)
+
+
+def test_two_objects_in_a_line_are_no_record_and_what_a_query_does_not_read_cannot_spoil_one(tmp_path: Path) -> None:
+    """Wherever in the file it is: alone, or among lines that are as they should be."""
+    odd = [b'{"k": 1} {"k": 2}', b"", b'{"k": 3, "other": "\xff"}', b'{"k": "\xff"}', b'{"k": 4, "other": 1e999}']
+    good = b'{"k": 5}\n'
+    for name, line in enumerate(odd):
+        (tmp_path / f"{name}-alone").write_bytes(line + b"\n")
+        (tmp_path / f"{name}-among").write_bytes(good + line + b"\n" + good)
+    found = extract(parse_query("count by k"), tmp_path)
+    assert found.value.groups == {"3": 2, "4": 2, "5": 10}
+    assert (found.report.records, found.report.records_rejected) == (18, 4)
 
 
 def test_hostile_json(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ ALWAYS = {
         "message: encode",
         "message: decode and validate",
         "partial: read from a file",
+        "partial: read from NDJSON",
         "statement: verify",
         "XXH3",
     },
