@@ -251,20 +251,25 @@ class GroupColumns:
 
     def ranked(self, kinds: Sequence[ArrayKind], count: int | None) -> tuple[list[str], list[list[object]]]:
         """The first ``count`` groups (default all) by rank and then key: their keys, and their columns."""
-        order = self._order(kinds)[:count]
+        order = self._order(kinds, len(self) if count is None else count)
         keys = [key.decode() for key in self.keys[order].tolist()]
         return keys, [column[order].tolist() for column in self.columns]
 
-    def _order(self, kinds: Sequence[ArrayKind]) -> Any:
-        """The places of all groups by rank, and of equal ones by key."""
+    def _order(self, kinds: Sequence[ArrayKind], count: int) -> Any:
+        """The places of the first ``count`` groups by rank, and of equal ones by key."""
         numpy = _numpy()
-        return numpy.argsort(_falling(numpy, kinds[0], self.columns[0]), kind="stable")
+        falling = _falling(numpy, kinds[0], self.columns[0])
+        if not 0 < count < len(falling):
+            return numpy.argsort(falling, kind="stable")[:count]
+        last = numpy.partition(falling, count - 1)[count - 1]
+        places = numpy.flatnonzero(falling <= last)  # these, and all that are equal to the last one: by key
+        return places[numpy.argsort(falling[places], kind="stable")[:count]]
 
     def fold(self, kinds: Sequence[ArrayKind], most: int) -> tuple[GroupColumns, list[int | float]]:
         """The ``most`` groups that come first by rank and then key, and the `totals` of the others, at least one."""
         numpy = _numpy()
         folded = numpy.ones(len(self), dtype=bool)
-        folded[self._order(kinds)[:most]] = False
+        folded[self._order(kinds, most)] = False
         return self._where(~folded), self._where(folded).totals(kinds)
 
     def totals(self, kinds: Sequence[ArrayKind]) -> list[int | float]:
@@ -317,10 +322,10 @@ def _padded_keys(numpy: Any, lengths: Any, keys: bytes) -> Any:
     if count * width > _PADDING_MAX * len(keys):
         return None
     cells = numpy.frombuffer(keys, dtype=numpy.uint8)
-    starts = numpy.cumsum(lengths) - lengths
-    begins = cells[starts[lengths > 0]]
-    if not keys.isascii() and not (_is_text(keys) and bool(((begins & 0xC0) != 0x80).all())):
-        return None  # no UTF-8, or a key begins in the middle of a character
+    if not keys.isascii():
+        begins = cells[(numpy.cumsum(lengths) - lengths)[lengths > 0]]
+        if not _is_text(keys) or bool(((begins & 0xC0) == 0x80).any()):
+            return None  # no UTF-8, or a key begins in the middle of a character
     if count * width == len(keys):
         padded = cells.reshape(count, width)
     else:

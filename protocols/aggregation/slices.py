@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import accumulate
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgpack
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from protocols.aggregation.functions import Function
 
 S = TypeVar("S")
+Data: TypeAlias = bytes | memoryview
 
 UNEVEN: Final = 4
 """A slice may have its share of the groups and so many standard deviations more: chance does not fill all alike."""
@@ -46,10 +47,19 @@ SIZES: Final = struct.Struct(f">{SLICES}I")
 class SlicedStates(Generic[S]):
     """GROUP BY state in `SLICES` slices. Each is made when it is looked at, and may raise `ProtocolError` then."""
 
-    __slots__ = ("slice_of",)
+    __slots__ = ("data_of", "slice_of", "total_of")
 
-    def __init__(self, slice_of: Callable[[int], GroupStates[S]]) -> None:
+    def __init__(
+        self,
+        slice_of: Callable[[int], GroupStates[S]],
+        total_of: Callable[[int], S],
+        data_of: Callable[[int], Data | None],
+    ) -> None:
         self.slice_of = slice_of
+        self.total_of = total_of
+        """All groups of a slice merged, and its remainder."""
+        self.data_of = data_of
+        """A slice as `SlicedGroups.encoded` would write it, if that is at hand: then nobody need decode it for that."""
 
     def __iter__(self) -> Iterator[GroupStates[S]]:
         return map(self.slice_of, range(SLICES))
@@ -65,19 +75,38 @@ class SlicedGroups(Generic[S]):
         self.function = function
         share = -(-groups_max // SLICES)
         self.of_slice = Grouped(function, share + UNEVEN * isqrt(share))
+        self.empty = self._encode(self.of_slice.zero)
+        """What a slice without groups is written as."""
 
     @property
     def zero(self) -> SlicedStates[S]:
         """Return the state without groups."""
-        return SlicedStates(lambda number: self.of_slice.zero)
+        return SlicedStates(
+            lambda number: self.of_slice.zero, lambda number: self.function.zero, lambda number: self.empty
+        )
 
     def cut(self, value: GroupStates[S]) -> SlicedStates[S]:
         """These groups in slices, all of them in memory."""
-        return SlicedStates(list(map(self.of_slice.fold, self.of_slice.split(value, SLICES))).__getitem__)
+        return self.of(list(map(self.of_slice.fold, self.of_slice.split(value, SLICES))).__getitem__)
+
+    def of(self, slice_of: Callable[[int], GroupStates[S]]) -> SlicedStates[S]:
+        """The state of these slices."""
+        return SlicedStates(slice_of, lambda number: self.of_slice.total(slice_of(number)), lambda number: None)
 
     def merge(self, a: SlicedStates[S], b: SlicedStates[S]) -> SlicedStates[S]:
         """Both. Nothing is done before a slice is looked at, so a value of many merges holds one slice of each."""
-        return SlicedStates(lambda number: self._merged(a.slice_of(number), b.slice_of(number)))
+
+        def data_of(number: int) -> Data | None:
+            mine, yours = a.data_of(number), b.data_of(number)
+            if mine == self.empty:
+                return yours
+            return mine if yours == self.empty else None
+
+        return SlicedStates(
+            lambda number: self._merged(a.slice_of(number), b.slice_of(number)),
+            lambda number: self.function.merge(a.total_of(number), b.total_of(number)),
+            data_of,
+        )
 
     def _merged(self, a: GroupStates[S], b: GroupStates[S]) -> GroupStates[S]:
         if _is_empty(a):
@@ -89,12 +118,20 @@ class SlicedGroups(Generic[S]):
         return [self._part(value, part, parts) for part in range(parts)]
 
     def _part(self, value: SlicedStates[S], part: int, parts: int) -> SlicedStates[S]:
-        empty = self.of_slice.zero
-        return SlicedStates(lambda number: value.slice_of(number) if number % parts == part else empty)
+        nothing = self.zero
+
+        def of(number: int) -> SlicedStates[S]:
+            return value if number % parts == part else nothing
+
+        return SlicedStates(
+            lambda number: of(number).slice_of(number),
+            lambda number: of(number).total_of(number),
+            lambda number: of(number).data_of(number),
+        )
 
     def total(self, value: SlicedStates[S]) -> S:
         """All groups and remainders merged: what the function without groups would give."""
-        return self.function.merge_all(list(map(self.of_slice.total, value)))
+        return self.function.merge_all(list(map(value.total_of, range(SLICES))))
 
     def lower(self, value: SlicedStates[S], top: int | None = None) -> GroupedAnswer:
         """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""
@@ -114,15 +151,20 @@ class SlicedGroups(Generic[S]):
 
     # Bytes
 
-    def encoded(self, value: SlicedStates[S]) -> Iterator[bytes]:
+    def encoded(self, value: SlicedStates[S]) -> Iterator[Data]:
         """Each slice as bytes. Raises `Unavailable` for one that takes too much."""
-        for each in value:
-            stream = ScalarWriter()
-            put_groups(stream, self.function, each)
-            data = stream.bytes()
+        for number in range(SLICES):
+            data = value.data_of(number)
+            if data is None:
+                data = self._encode(value.slice_of(number))
             if len(data) > SLICE_BYTES_MAX:
                 raise Unavailable(f"a slice of the value takes {len(data)} bytes, more than {SLICE_BYTES_MAX}")
             yield data
+
+    def _encode(self, groups: GroupStates[S]) -> bytes:
+        stream = ScalarWriter()
+        put_groups(stream, self.function, groups)
+        return stream.bytes()
 
     def decoded(self, data: bytes | memoryview) -> GroupStates[S]:
         """Inverse of `encoded`, for one slice. Raises ``ValueError`` for what no node writes."""
@@ -150,14 +192,23 @@ class SlicedGroups(Generic[S]):
         if max(sizes) > SLICE_BYTES_MAX or sum(sizes) != len(data) - SIZES.size:
             raise ValueError("the sizes of slices are not those of the slices")
         starts = list(accumulate(sizes, initial=SIZES.size))
+        totals: dict[int, S] = {}
+
+        def data_of(number: int) -> memoryview:
+            return data[starts[number] : starts[number + 1]]
 
         def slice_of(number: int) -> GroupStates[S]:
             try:
-                return self.decoded(data[starts[number] : starts[number + 1]])
+                return self.decoded(data_of(number))
             except (ValueError, msgpack.exceptions.UnpackException) as error:
                 raise malformed(error) from error
 
-        return SlicedStates(slice_of)
+        def total_of(number: int) -> S:
+            if number not in totals:
+                totals[number] = self.of_slice.total(slice_of(number))
+            return totals[number]
+
+        return SlicedStates(slice_of, total_of, data_of)
 
 
 def _is_empty(value: GroupStates[Any]) -> bool:
@@ -186,4 +237,4 @@ class Runs(Generic[S]):
         return in_pairs(self._monoid.merge, list(map(self._states, self._runs))) if self._runs else self._monoid.zero
 
     def _states(self, places: list[tuple[int, int]]) -> SlicedStates[S]:
-        return SlicedStates(lambda number: self._monoid.decoded(self._writer.read(*places[number])))
+        return self._monoid.of(lambda number: self._monoid.decoded(self._writer.read(*places[number])))

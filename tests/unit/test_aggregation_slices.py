@@ -98,6 +98,32 @@ def test_pieces_of_slices_joined_are_all_values_merged(values: list[list[tuple[s
     assert joined.encode() == reduce(merge, [own.partial for own in owns.values()]).encode()
 
 
+def test_slices_that_are_there_as_bytes_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node's value in pieces, and what the requester joins, are whole slices of what there is."""
+    values = {node: counted(node, *"abcdefgh") for node in NODES[:3]}
+    encoded: list[GroupStates[Any]] = []
+    encode = SlicedGroups._encode
+
+    def counting(monoid: SlicedGroups[Any], groups: GroupStates[Any]) -> bytes:
+        if len(groups):
+            encoded.append(groups)
+        return encode(monoid, groups)
+
+    monkeypatch.setattr(SlicedGroups, "_encode", counting)
+    given = {node: split_own(value, 3) for node, value in values.items()}
+    assert not encoded
+    merged = [
+        merge_pieces(COUNTS, node, {giver: parts[part] for giver, parts in given.items()}).value
+        for part, node in enumerate(values)
+    ]
+    assert len(encoded) == 8
+    encoded.clear()
+    joined = join_pieces(COUNTS, NODES[0], dict(zip(values, merged, strict=True)))
+    assert not encoded
+    expected = reduce(merge, [value.partial for value in values.values()])
+    assert joined.partial.finish() == expected.finish()
+
+
 def test_a_cap_holds_and_nothing_of_the_total_is_lost() -> None:
     monoid: SlicedGroups[int] = SlicedGroups(COUNTS.function, 2 * SLICES)
     values = [
@@ -216,7 +242,7 @@ def sliced_bytes(groups: dict[int, dict[str, int]], records: int) -> bytes:
     monoid = COUNTS.monoid
     assert isinstance(monoid, SlicedGroups)
     report = ExtractionReport(records=records, records_selected=records)
-    states = SlicedStates(lambda number: GroupStates(groups.get(number, {}), Remainder(0, 0)))
+    states = monoid.of(lambda number: GroupStates(groups.get(number, {}), Remainder(0, 0)))
     return Partial.of(COUNTS, NODES[1], states, report).encode()
 
 
