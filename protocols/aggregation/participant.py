@@ -63,7 +63,10 @@ if TYPE_CHECKING:
 
 TELL_TIMEOUT_S: Final = 5.0
 TELL_TRIES_MAX: Final = 4
-"""So often a node tells a silent requester that it takes part, and then leaves; as often that its result is ready."""
+"""So often a node tells a silent requester that its result is ready, and whoever asks that it takes part."""
+ENROL_TRIES_MAX: Final = 6
+"""So often it tells it unasked that it takes part, and then leaves. A requester with a slow link needs many seconds to
+answer a thousand nodes."""
 TELL_PAUSE_S: Final = 1.0
 """Between a try that was not answered and the next one; through the overlay twice as long after each try."""
 ENROL_TIMER: Final = "enrol_due"
@@ -176,7 +179,7 @@ class Participant:
         """
         if self._is_enrolled or self.is_over:
             return
-        if self._enrol_tries >= TELL_TRIES_MAX:
+        if self._enrol_tries >= ENROL_TRIES_MAX:
             self._on_refused(self, "requester_silent")
             return
         host, requester = self.host, self.requester

@@ -43,7 +43,7 @@ from protocols.aggregation.messages import (
     WhyMissing,
     reason_text,
 )
-from protocols.aggregation.participant import TELL_PAUSE_S, TELL_TRIES_MAX
+from protocols.aggregation.participant import ENROL_TRIES_MAX, TELL_PAUSE_S, TELL_TRIES_MAX
 from protocols.aggregation.participating import CLOCKS_APART_S, EXPIRY_GRACE_S, IDLE_S
 from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
@@ -119,10 +119,10 @@ def test_in_a_large_ring_only_the_requester_ends_the_enrolling_and_nobody_waits_
 def test_an_enrolment_that_is_lost_is_said_again_and_not_for_ever() -> None:
     plugin, host = member(is_near=False)
     broadcast(host, LARGE, peer(ASKER))
-    for number in range(TELL_TRIES_MAX):
+    for number in range(ENROL_TRIES_MAX):
         assert host.timers["enrol_due", LARGE.round_id] == host.time_s + TELL_PAUSE_S * 2**number
         host.fire("enrol_due", LARGE.round_id)
-    assert sum(isinstance(each, Enrolled) for _, each in host.routed) == TELL_TRIES_MAX
+    assert sum(isinstance(each, Enrolled) for _, each in host.routed) == ENROL_TRIES_MAX
     assert not plugin.participating.participants
     assert not host.timers
 
@@ -172,10 +172,10 @@ def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
     plugin, host = member(is_near=False)
     broadcast(host, start(), peer(ASKER))
     host.fire("enrol_due", ROUND)
-    for _ in range(TELL_TRIES_MAX - 1):
+    for _ in range(ENROL_TRIES_MAX - 1):
         host.requests[-1].on_timeout()
         host.fire("enrol_due", ROUND)
-    assert len(host.requests) == TELL_TRIES_MAX - 1, "on links of their own after the first, which is routed"
+    assert len(host.requests) == ENROL_TRIES_MAX - 1, "on links of their own after the first, which is routed"
     assert not plugin.participating.participants
     assert not host.timers
 
