@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import accumulate, pairwise
@@ -147,9 +147,9 @@ def read_keys(lengths: bytes, keys: bytes, count: int) -> list[str]:
         raise ValueError("a key is no UTF-8") from error
 
 
-def part_of(key: str, parts: int) -> int:
-    """In which of so many parts the group of a key is: the same on every node."""
-    return crc32(key.encode()) % parts
+def parts_of(keys: Iterable[str], parts: int) -> Iterator[int]:
+    """In which of so many parts the group of each key is: the same on every node."""
+    return (number % parts for number in map(crc32, map(str.encode, keys)))
 
 
 # --- many columns as arrays -----------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class GroupColumns:
         return GroupColumns(keys[order[starts]], columns)
 
     def split(self, parts: int) -> list[GroupColumns]:
-        """The groups of each part, see `part_of`."""
+        """The groups of each part, see `parts_of`."""
         numpy = _numpy()
         hashes = numpy.fromiter(map(crc32, self.keys.tolist()), dtype=numpy.int64, count=len(self))
         return [self._where(hashes % parts == part) for part in range(parts)]

@@ -422,8 +422,9 @@ def _csv_rows(names: tuple[str, ...], blocks: Iterator[bytes | None], tally: _Ta
 
 def _picker(columns: Sequence[int | None]) -> Callable[[Sequence[str]], Sequence[object]]:
     """The function from a row to its values in these columns."""
-    if len(columns) > 1 and None not in columns:
-        return itemgetter(*columns)
+    if columns and None not in columns:
+        one, *others = columns
+        return itemgetter(*columns) if others else itemgetter(slice(one, cast(int, one) + 1))
     return lambda row: [None if column is None else row[column] for column in columns]
 
 

@@ -21,7 +21,7 @@ from peerd.frozen import Frozen
 from protocols.aggregation.columns import (
     ARRAYS_MIN,
     GroupColumns,
-    part_of,
+    parts_of,
     read_column,
     read_keys,
     write_column,
@@ -175,8 +175,8 @@ class Grouped(Generic[S]):
             made = [GroupStates.of(self.function, *each) for each in zip(columns, folded, strict=True)]
             return [each if len(each) >= ARRAYS_MIN else GroupStates(each.groups, each.remainder) for each in made]
         groups: list[dict[str, S]] = [{} for _ in range(parts)]
-        for key, state in value.groups.items():
-            groups[part_of(key, parts)][key] = state
+        for (key, state), number in zip(value.groups.items(), parts_of(value.groups, parts), strict=True):
+            groups[number][key] = state
         return [GroupStates(*each) for each in zip(groups, folded, strict=True)]
 
     def fold(self, value: GroupStates[S]) -> GroupStates[S]:

@@ -16,7 +16,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.system.scratch import DiskScratch
 from protocols.aggregation import extraction, partial as partial_module
-from protocols.aggregation.columns import part_of
+from protocols.aggregation.columns import parts_of
 from protocols.aggregation.exchange import (
     Aggregate,
     PieceRejected,
@@ -253,7 +253,7 @@ def test_a_total_of_all_slices_that_no_records_can_have_is_refused() -> None:
 
 
 def test_a_member_that_lies_where_a_group_belongs_hides_nobodys_records() -> None:
-    place = part_of("a", SLICES)
+    [place] = parts_of("a", SLICES)
     lie = Partial.decode(sliced_bytes({(place + 1) % SLICES: {"a": 2}}, 2), COUNTS)
     honest = counted(NODES[0], "a", "a", "a", "b").partial
     assert merge(honest, lie).finish().groups == {"a": 5, "b": 1}  # type: ignore[union-attr]  # it has groups
