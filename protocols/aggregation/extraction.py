@@ -32,7 +32,7 @@ from peerd.errors import Unavailable
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
 from protocols.aggregation.config import FileSelection, Share
-from protocols.aggregation.functions import Input, Tallying
+from protocols.aggregation.functions import Input, Tallying, adder
 from protocols.aggregation.groups import Grouped, GroupStates, Remainder, key_of
 from protocols.aggregation.listings import is_short
 from protocols.aggregation.partial import NOTES_MAX, Extraction, ExtractionReport, State, first_notes
@@ -507,7 +507,7 @@ class _Accumulator:
     def add_all(self, rows: Iterator[Row]) -> None:
         """Count every row, and add it to the state."""
         tally, where, value_of, key_of = self.tally, self._where, self._value_of, self._key_of
-        groups, add = self._groups, self._function.add
+        groups, add = self._groups, adder(self._function)
         records = selected = rejected = 0
         try:
             for row in rows:

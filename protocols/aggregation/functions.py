@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
@@ -190,10 +190,6 @@ class Count(Function[int]):
     def merge(self, a: int, b: int) -> int:
         return add_counts(a, b)
 
-    def add(self, tally: int, value: object) -> int:
-        """One more. No node reads more records than `COUNT_MAX`."""
-        return tally + 1
-
     def lower(self, state: int) -> Number:
         return state
 
@@ -242,12 +238,6 @@ class Sum(Function[ExactSum]):
 
     def merge(self, a: ExactSum, b: ExactSum) -> ExactSum:
         return add_sums(a, b)
-
-    def add(self, tally: ExactSum, value: Number) -> ExactSum:
-        """Most numbers are whole. One node's records never pass the bound of a sum: see `numbers`."""
-        if type(value) is int and tally[1] < 0:
-            return tally[0] + value, -1
-        return add_sums(tally, lift_number(value))
 
     def lower(self, state: ExactSum) -> Number:
         return round_sum(state)
@@ -361,13 +351,6 @@ class Mean(Function[Average]):
     def merge(self, a: Average, b: Average) -> Average:
         return (add_counts(a[0], b[0]), *add_sums((a[1], a[2]), (b[1], b[2])))
 
-    def add(self, tally: Average, value: Number) -> Average:
-        """See `Count.add` and `Sum.add`."""
-        count, mantissa, scale = tally
-        if type(value) is int and scale < 0:
-            return count + 1, mantissa + value, -1
-        return (count + 1, *add_sums((mantissa, scale), lift_number(value)))
-
     def lower(self, state: Average) -> Number | None:
         count, mantissa, scale = state
         return round_sum((mantissa, max(scale, 0)), count) if count else None
@@ -448,3 +431,33 @@ class Deviation(Variance):
         if variance is None:
             return None
         return math.sqrt(variance) if isinstance(variance, float) else math.isqrt(variance)
+
+
+# What is paid for each record. No node reads so many that a count or a sum passes its bound: see `numbers`.
+
+
+def _add_to_count(tally: int, value: object) -> int:
+    return tally + 1
+
+
+def _add_to_sum(tally: ExactSum, value: Number) -> ExactSum:
+    if type(value) is int and tally[1] < 0:  # most numbers are whole
+        return tally[0] + value, -1
+    return add_sums(tally, lift_number(value))
+
+
+def _add_to_mean(tally: Average, value: Number) -> Average:
+    count, mantissa, scale = tally
+    return (count + 1, *_add_to_sum((mantissa, scale), value))
+
+
+_ADDERS: Final[dict[type[Function[Any]], Callable[[Any, Any], Any]]] = {
+    Count: _add_to_count,
+    Sum: _add_to_sum,
+    Mean: _add_to_mean,
+}
+
+
+def adder(function: Function[Any]) -> Callable[[Any, Any], Any]:
+    """Its `Function.add`, or what does the same in less time; not for classes that are derived from such a one."""
+    return _ADDERS.get(type(function), function.add)

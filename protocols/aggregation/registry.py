@@ -22,6 +22,7 @@ from protocols.aggregation.functions import (
     Sum,
     Tallying,
     Variance,
+    adder,
 )
 from protocols.aggregation.listings import Bottom, CountsBetween, Top, Values, VectorSum
 from protocols.aggregation.numbers import Number
@@ -57,7 +58,7 @@ class Several(Tallying[tuple[Any, ...]]):
         super().__init__()
         self.name = ", ".join(names)
         self._names, self._parts = tuple(names), tuple(functions)
-        self._adds = [part.add for part in functions]
+        self._adds = list(map(adder, functions))
         self.columns = sum(part.columns for part in functions)
         self.arrays = tuple(kind for part in functions for kind in part.arrays)
         if not all(part.arrays for part in functions):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from protocols.aggregation import registry
 from protocols.aggregation.figures import Figures
-from protocols.aggregation.functions import Function, Sum
+from protocols.aggregation.functions import Count, Function, Mean, Sum, adder
 from protocols.aggregation.numbers import Number
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import parse_query
@@ -158,6 +161,22 @@ def test_what_adds_up_otherwise_than_it_merges_is_refused() -> None:
 
     with pytest.raises(QueryError, match="add records up"):
         check_laws(Doubling())
+
+
+@pytest.mark.parametrize("function", [Count(), Sum(), Mean()])
+@given(values=st.lists(st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)))
+def test_what_is_added_quickly_is_what_states_are_merged_to(function: Function[Any], values: list[Number]) -> None:
+    tally = reduce(adder(function), values, function.begin())
+    assert tally == function.merge_all(list(map(function.lift, values)))
+
+
+def test_a_function_that_is_derived_from_another_one_adds_in_its_own_way() -> None:
+    class Sizes(Sum):
+        def lift(self, value: Number) -> tuple[int, int]:
+            return super().lift(abs(value))
+
+    check_laws(Sizes())
+    assert reduce(adder(Sizes()), [1, -2, 3], Sizes().begin()) == (6, -1)
 
 
 def test_percentiles_are_quantiles() -> None:
