@@ -55,6 +55,7 @@ BINARY_PROBE_BYTES: Final = 8192
 
 ALL: Final = ""
 """The key of all records, where the query has no GROUP BY."""
+_ABSENT: Final = object()
 BOM: Final = "\ufeff"
 _BOMS: Final = re.compile(f"^{BOM}", re.MULTILINE)
 
@@ -521,8 +522,8 @@ class _Accumulator:
                 if value is None or key is None:
                     rejected += 1
                     continue
-                present = groups.get(key)
-                if present is not None:
+                present = groups.get(key, _ABSENT)
+                if present is not _ABSENT:
                     groups[key] = add(present, value)
                     selected += 1
                 elif is_short(key):

@@ -18,12 +18,14 @@ from hypothesis import given, settings, strategies as st
 
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from protocols.aggregation import extraction
+from protocols.aggregation import extraction, registry
 from protocols.aggregation.config import FileSelection, Share
 from protocols.aggregation.exchange import EXTRACTION_MODULES
 from protocols.aggregation.extraction import extract
 from protocols.aggregation.figures import Estimate, Figures, GroupedAnswer, HistogramFigure, Listing
+from protocols.aggregation.functions import Maximum
 from protocols.aggregation.groups import Grouped
+from protocols.aggregation.numbers import Number
 from protocols.aggregation.partial import Partial, merge
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain, selected_files
@@ -368,6 +370,32 @@ def test_two_objects_in_a_line_are_no_record_and_what_a_query_does_not_read_cann
     found = extract(parse_query("count by k"), tmp_path)
     assert found.value.groups == {"3": 2, "4": 2, "5": 10}
     assert (found.report.records, found.report.records_rejected) == (18, 4)
+
+
+@pytest.mark.parametrize("text", ["conflict(x)", "conflict(x) by k"])
+def test_a_state_may_be_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of another package may have a state of that kind which says something."""
+
+    class Conflict(Maximum):
+        """The one number of all records; nothing when there are two different ones."""
+
+        name: Any = "conflict"
+        zero: Any = -1
+
+        def lift(self, value: Number) -> Any:
+            return value
+
+        def merge(self, a: Any, b: Any) -> Any:
+            if a == -1 or b == -1:
+                return b if a == -1 else a
+            return a if a == b else None
+
+    monkeypatch.setattr(registry, "kind_named", lambda name: Conflict)
+    registry.function_of.cache_clear()
+    write(tmp_path, {"a": "".join(f'{{"x": {x}, "k": "a"}}\n' for x in (1, 2, 1))})
+    found = extract(parse_query(text), tmp_path).value
+    registry.function_of.cache_clear()
+    assert (found.groups["a"] if "by" in text else found) is None
 
 
 def test_hostile_json(tmp_path: Path) -> None:

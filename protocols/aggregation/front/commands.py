@@ -303,4 +303,4 @@ def print_gaps(answer: Answer, console: Terminal) -> None:
         for note in report.notes:
             console.print(f"  {note}")
     if 0 < report.records == report.records_rejected:
-        console.print("  every record was: check --format and the fields' names; plain text needs a --pattern")
+        console.print("every record was rejected: check --format and the fields' names; plain text needs a --pattern")
