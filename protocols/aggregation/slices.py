@@ -131,7 +131,8 @@ class SlicedGroups(Generic[S]):
 
     def total(self, value: SlicedStates[S]) -> S:
         """All groups and remainders merged: what the function without groups would give."""
-        return self.function.merge_all(list(map(value.total_of, range(SLICES))))
+        zero = self.function.zero
+        return self.function.merge_all([each for each in map(value.total_of, range(SLICES)) if each is not zero])
 
     def lower(self, value: SlicedStates[S], top: int | None = None) -> GroupedAnswer:
         """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""
@@ -139,8 +140,9 @@ class SlicedGroups(Generic[S]):
         first: dict[str, S] = {}
         for each in value:
             groups += len(each)
-            folded = add_counts(folded, each.remainder.groups)
-            state = merge(state, each.remainder.state)
+            if each.remainder.groups:
+                folded = add_counts(folded, each.remainder.groups)
+                state = merge(state, each.remainder.state)
             for key, found in self.of_slice.ranked(each, top):
                 # A member that lies may have put a key into two slices: that must not hide what others have counted.
                 first[key] = merge(first[key], found) if key in first else found
@@ -198,14 +200,18 @@ class SlicedGroups(Generic[S]):
             return data[starts[number] : starts[number + 1]]
 
         def slice_of(number: int) -> GroupStates[S]:
+            slice_data = data_of(number)
+            if slice_data == self.empty:  # most slices of a piece are
+                return self.of_slice.zero
             try:
-                return self.decoded(data_of(number))
+                return self.decoded(slice_data)
             except (ValueError, msgpack.exceptions.UnpackException) as error:
                 raise malformed(error) from error
 
         def total_of(number: int) -> S:
             if number not in totals:
-                totals[number] = self.of_slice.total(slice_of(number))
+                is_empty = data_of(number) == self.empty
+                totals[number] = self.function.zero if is_empty else self.of_slice.total(slice_of(number))
             return totals[number]
 
         return SlicedStates(slice_of, total_of, data_of)
