@@ -91,7 +91,10 @@ class SlicedGroups(Generic[S]):
 
     def of(self, slice_of: Callable[[int], GroupStates[S]]) -> SlicedStates[S]:
         """The state of these slices."""
-        return SlicedStates(slice_of, lambda number: self.of_slice.total(slice_of(number)), lambda number: None)
+        return SlicedStates(slice_of, lambda number: self._total(slice_of(number)), lambda number: None)
+
+    def _total(self, groups: GroupStates[S]) -> S:
+        return self.function.zero if _is_empty(groups) else self.of_slice.total(groups)
 
     def merge(self, a: SlicedStates[S], b: SlicedStates[S]) -> SlicedStates[S]:
         """Both. Nothing is done before a slice is looked at, so a value of many merges holds one slice of each."""
@@ -168,7 +171,7 @@ class SlicedGroups(Generic[S]):
         put_groups(stream, self.function, groups)
         return stream.bytes()
 
-    def decoded(self, data: bytes | memoryview) -> GroupStates[S]:
+    def decoded(self, data: Data) -> GroupStates[S]:
         """Inverse of `encoded`, for one slice. Raises ``ValueError`` for what no node writes."""
         reader = ScalarReader(data)
         found = take_groups(reader, self.function, self.of_slice.groups_max)
@@ -210,8 +213,7 @@ class SlicedGroups(Generic[S]):
 
         def total_of(number: int) -> S:
             if number not in totals:
-                is_empty = data_of(number) == self.empty
-                totals[number] = self.function.zero if is_empty else self.of_slice.total(slice_of(number))
+                totals[number] = self._total(slice_of(number))
             return totals[number]
 
         return SlicedStates(slice_of, total_of, data_of)

@@ -124,6 +124,22 @@ def test_slices_that_are_there_as_bytes_are_not_encoded_again(monkeypatch: pytes
     assert joined.partial.finish() == expected.finish()
 
 
+def test_only_slices_with_groups_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most slices of a piece have none, and a sketch of zeros for each took most of the time of small values."""
+    data = counted(NODES[0], *"abc").partial.encode()
+    decoded: list[int] = []
+    decode = SlicedGroups.decoded
+
+    def counting(monoid: SlicedGroups[Any], data: bytes | memoryview) -> GroupStates[Any]:
+        decoded.append(len(data))
+        return decode(monoid, data)
+
+    monkeypatch.setattr(SlicedGroups, "decoded", counting)
+    found = Partial.decode(data, COUNTS)
+    assert len(decoded) == 3
+    assert found.size == 3
+
+
 def test_a_cap_holds_and_nothing_of_the_total_is_lost() -> None:
     monoid: SlicedGroups[int] = SlicedGroups(COUNTS.function, 2 * SLICES)
     values = [
