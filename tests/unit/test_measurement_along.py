@@ -152,11 +152,11 @@ def test_messages_are_shared_by_what_goes_the_same_way() -> None:
     assert [each.cost for each in sent if isinstance(each, AlongRead)] == [1.75]
 
 
-def test_what_a_reader_has_paid_less_what_the_way_here_took_is_what_caching_here_would_save() -> None:
+def test_what_a_reader_has_paid_less_the_way_here_and_an_answer_from_here_is_what_caching_here_would_save() -> None:
     spot = Spot()
     asked = question([LEFT_OWNER], cost=1.0)
     spot.deliver(replace(asked, wants=(AlongWant(cpu(LEFT_OWNER), 0.5, 5.0, 0.125),)), peer(READER))
-    assert spot.plugin.decider.statistics.known(cpu(LEFT_OWNER)) == (3.0, 0.125)
+    assert spot.plugin.decider.statistics.known(cpu(LEFT_OWNER)) == (2.0, 0.125)
 
 
 # What is refused

@@ -303,14 +303,15 @@ class ReadsAlong(Part):
             if is_genuine is None or source.id != question.reader.id:
                 return  # who has passed it on may know another key of the reader's
             raise ProtocolError("forged", "the reader has not signed this question")
-        shared = min(COST_MAX, question.cost + 1.0 / len(question.wants))
+        hop = 1.0 / len(question.wants)
+        shared = min(COST_MAX, question.cost + hop)
         values, updates, rest, nowhere = [], [], [], []
         for want in question.wants:
             sought = Want(want.measurement, want.half_width)
             if (value := self._here(sought, question.max_age_s)) is None and want.measurement.owner == me:
                 nowhere.append(want)
             elif value is None:
-                beyond = max(0.0, want.cost - shared)
+                beyond = max(0.0, want.cost - shared - hop)  # the answer comes from here, if not from beyond
                 self._statistics.read(sought, question.max_age_s, beyond, want.updates, group=question.number)
                 rest.append(want)
             else:  # what this reader paid the last time says nothing of what it would pay beyond
