@@ -117,6 +117,7 @@ class Readings(Part):
         ``is_counted``: a client asks.
         """
         question, together, begun = _Question(told, max_age_s, is_counted), object(), self._host.now()
+        kept_s = max_age_s if self.kept_max else 0.0
         missing: dict[NodeId, list[Want]] = {}
         wanted = list(wants)
         known = [self._here(want, max_age_s) for want in wanted]
@@ -128,7 +129,7 @@ class Readings(Part):
             if is_foreign and here is None:
                 self._statistics.read(want, max_age_s, group=together)
             elif is_foreign and want.measurement in self._caching.holder.held:
-                self._statistics.read_held(want, max_age_s, self._host.now(), together)
+                self._statistics.read_held(want, max_age_s, begun, kept_s, together)
             if here is not None:
                 question.found += here
             elif len(self._asked) >= ASKED_MAX:

@@ -213,10 +213,31 @@ def test_what_a_read_costs_beyond_is_what_somebody_has_paid() -> None:
 def test_reads_of_what_is_held_count_no_more_than_the_questions_that_they_save() -> None:
     known = statistics()
     for second in range(160):
-        known.read_held(Want(CPU, 1.0 + second % 3), 8.0 + second % 5, float(second))
+        known.read_held(Want(CPU, 1.0 + second % 3), 8.0 + second % 5, float(second), 8.0 + second % 5)
     candidate = only(known.candidates(160.0, 160.0, (CPU,)))
     assert 13 / 160 < candidate.reads_s <= 20 / 160, "one in eight seconds or more, not one a second"
     assert (candidate.want.half_width, candidate.update_s) == (1.0, 4.0), "all of them are served"
+
+
+def test_where_no_answer_is_kept_each_read_of_what_is_held_would_have_been_a_question() -> None:
+    """Experiment measurement/optimum, seed 1: a node that asks each 16 s for what it caches seemed to ask once in ten
+    minutes, its `STALE`; it gave up its cache after two, and made it again, all the time."""
+    known = statistics()
+    for period in range(10):
+        known.read_held(Want(CPU, 1.0), 600.0, 16.0 * period, 0.0)
+    assert only(known.candidates(160.0, 160.0, (CPU,))).reads_s == pytest.approx(1 / 16)
+
+
+def test_how_long_a_cache_would_have_been_worth_it_is_counted_until_it_is_not_or_until_it_is_made() -> None:
+    known = statistics()
+    known.read(Want(CPU, 1.0), 8.0, 3.0)
+
+    def lasting(saved_s: float, cached: Iterable[Measurement] = ()) -> float:
+        candidate = only(known.candidates(16.0, 16.0, frozenset(cached)))
+        return known.lasting(candidate, 16.0, saved_s).worth_s
+
+    assert [lasting(0.5), lasting(0.1), lasting(0.0), lasting(0.5)] == [16.0, 32.0, 0.0, 16.0]
+    assert [lasting(0.5, [CPU]), lasting(0.5)] == [0.0, 16.0]
 
 
 def test_updates_are_counted_while_it_is_cached_and_are_a_hint_before() -> None:
@@ -288,10 +309,11 @@ def candidate(
     *,
     is_cached: bool = False,
     group: str = "",
+    worth_s: float = PAYS_WITHIN_S,
 ) -> CacheCandidate:
     """A measurement that is worth it, unless it is said otherwise."""
     want = Want(Measurement(OWNER, name), 1.0)
-    return CacheCandidate(want, 5.0, reads_s, cost, updates_s, below_s, is_cached, group or name)
+    return CacheCandidate(want, 5.0, reads_s, cost, updates_s, below_s, is_cached, group or name, worth_s)
 
 
 rates = st.floats(0.0, 10.0)
@@ -377,6 +399,14 @@ def test_a_cache_that_saves_a_little_stays_and_is_not_made() -> None:
     for is_cached in (True, False):
         some = candidate(reads_s=little, cost=1.0, updates_s=0.0, is_cached=is_cached)
         assert bool(decide([some], 10, 10.0, lambda each: 0.0)) is is_cached
+
+
+@pytest.mark.parametrize(("worth_s", "is_made"), [(0.0, False), (15.0, False), (17.0, True), (1e6, True)])
+def test_a_cache_is_made_once_it_would_have_saved_what_that_costs(worth_s: float, is_made: bool) -> None:
+    """Experiments measurement/traffic and volatility: all nodes on a way made their caches at once, or by chance."""
+    saves = SPLICE_MESSAGES / 16.0
+    some = candidate(reads_s=saves, cost=1.0, updates_s=0.0, worth_s=worth_s)
+    assert bool(decide([some], 10, 10.0, lambda each: 0.0)) is is_made
 
 
 def test_updates_for_those_below_are_a_benefit_and_take_of_the_budget() -> None:

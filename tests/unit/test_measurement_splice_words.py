@@ -21,7 +21,7 @@ from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheEn
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
 from protocols.measurement.messages import READ_MAX
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX
-from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn
+from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn, Subtree
 from protocols.measurement.placing.splicing import LEAVING_S, statement
 from protocols.measurement.placing.wants import Why
 from protocols.measurement.plugin import TICK_S
@@ -129,16 +129,55 @@ def asked_of(spot: Spot, name: Measurement) -> SpliceIn:
     return question
 
 
-def hold_over_tree(spot: Spot) -> None:
-    """Have a node hold a value that it has sought over T, and that its owner provides."""
-    spot.plugin.splicing.seek([Want(cpu(LEFT_OWNER), 1.0)], 5.0)
-    number = asked_of(spot, cpu(LEFT_OWNER)).number
-    entry = CacheEntry(cpu(LEFT_OWNER), 1, 0, claim())
-    way = (NodeId(ME), NodeId(LEFT), NodeId(LEFT_OWNER))
+def hold_over_tree(spot: Spot, owner: int = LEFT_OWNER) -> None:
+    """Have a node hold a value that it has sought over T, and that its owner provides, LEFT or below it."""
+    spot.plugin.splicing.seek([Want(cpu(owner), 1.0)], 5.0)
+    answer(spot, asked_of(spot, cpu(owner)), (LEFT,) if owner == LEFT else (LEFT, owner))
+    assert cpu(owner) in spot.plugin.caching.holder.held
+
+
+def answer(spot: Spot, question: SpliceIn, way: Sequence[int]) -> None:
+    """The last node of the way provides what was asked for."""
+    [want] = question.wants
+    entry = CacheEntry(want.measurement, 1, 0, claim())
+    path = (NodeId(ME), *map(NodeId, way))
     boot, standing = spot.plugin.caching.boot, (StandingPromises(0.0, (1,)),)
-    spot.host.deliver(CacheUpdate(1, boot, number, 0.0, (entry,), standing, path=way), peer(LEFT_OWNER))
-    assert cpu(LEFT_OWNER) in spot.plugin.caching.holder.held
+    spot.host.deliver(CacheUpdate(1, boot, question.number, 0.0, (entry,), standing, path=path), peer(way[-1]))
     spot.host.take_sent()
+
+
+def test_a_place_is_renewed_less_often_while_that_finds_nothing_new() -> None:
+    spot = Spot()
+    hold_over_tree(spot)
+
+    def renewals(times: int, way: Sequence[int]) -> list[int]:
+        found = []
+        for time in range(times):
+            spot.host.fire("splice_renew")
+            for _, question in sent(spot, SpliceIn):
+                assert isinstance(question, SpliceIn)
+                found.append(time)
+                answer(spot, question, way)
+        return found
+
+    assert renewals(12, (LEFT, LEFT_OWNER)) == [0, 1, 3, 7, 11]
+    assert renewals(4, (LEFT,)) == [3], "so long it may take until a nearer one is found"
+    assert renewals(4, (LEFT,)) == [0, 1, 3], "and then there may be more that is new"
+
+
+def test_no_nearer_provider_is_sought_than_the_owner_beside_this_node() -> None:
+    """Experiment measurement/traffic: the root of a T like a star sent two messages for each owner every 128 s."""
+    spot = Spot()
+    hold_over_tree(spot, LEFT)
+    for _ in range(8):
+        spot.host.fire("splice_renew")
+    assert not sent(spot, SpliceIn)
+    spot.host.deliver(Subtree((NodeId(RIGHT), NodeId(RIGHT_OWNER), NodeId(LEFT))), peer(RIGHT))
+    spot.host.deliver(Subtree(), peer(LEFT))
+    spot.host.take_sent()
+    for _ in range(4):
+        spot.host.fire("splice_renew")
+    assert {to for to, _ in sent(spot, SpliceIn)} == {peer(RIGHT)}, "T has changed"
 
 
 def test_who_answers_is_asked_to_go_on_by_a_node_that_held_nothing_before() -> None:

@@ -12,16 +12,13 @@ from peerd.ids import NodeId
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.words import Measurement, Want
-from protocols.measurement.placing.deciding import decide
-from protocols.measurement.placing.splicing import RENEWED, Splicing
+from protocols.measurement.placing.deciding import benefit, decide
+from protocols.measurement.placing.splicing import RENEWED, RENEWED_LEAST, Splicing
 from protocols.measurement.placing.statistics import CacheCandidate, Statistics
 from protocols.measurement.placing.wants import HeldWants
 
 NEAR_ENOUGH: Final = 2.0
 """Bounds and intervals that are at most so many times stricter than needed stay as they are."""
-BEGINS: Final = 0.25
-"""At this share of its decisions a node makes new caches: nodes on one way that made the same ones at once would pay
-for all of them, and keep one."""
 _DECIDE: Final = "decide"
 
 
@@ -31,7 +28,7 @@ class CacheDecider(Part):
     def __init__(self, host: Host, config: MeasurementConfig, caching: Caching) -> None:
         self._host, self._config, self._caching = host, config, caching
         self.renew_s = RENEWED * config.decide_interval
-        self.statistics = Statistics(self.renew_s, self._wake)
+        self.statistics = Statistics(RENEWED_LEAST * self.renew_s, self._wake)
         self._is_awake = False
         self._since = 0.0
         self._cached: dict[Measurement, tuple[Want, float]] = {}
@@ -55,12 +52,10 @@ class CacheDecider(Part):
         elapsed_s, self._since = max(1e-3, now - self._since), now
         cached = self._wants.cached()
         candidates = self.statistics.candidates(now, elapsed_s, cached)
-        begins = self._host.rng.random() < BEGINS
-        foreign = [
-            each for each in candidates if each.want.measurement.owner != self._host.id and (begins or each.is_cached)
-        ]
+        foreign = [each for each in candidates if each.want.measurement.owner != self._host.id]
         of_owners = Counter(each.want.measurement.owner for each in foreign)
         vouched_for = partial(self._vouching_s, of_owners)
+        foreign = [self.statistics.lasting(each, elapsed_s, benefit(each, vouched_for(each))) for each in foreign]
         chosen = decide(foreign, config.cache_values, config.cache_updates, vouched_for)
         self._cached = {measurement: self._terms(candidate) for measurement, candidate in chosen.items()}
         self._wants.hold("cached", self._cached.values())

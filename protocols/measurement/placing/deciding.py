@@ -17,7 +17,9 @@ from protocols.measurement.placing.statistics import CacheCandidate
 SPLICE_MESSAGES: Final = 8.0
 """A cache that comes and goes costs about so many: over T to its provider, the answer, children that move, the end."""
 PAYS_WITHIN_S: Final = 120.0
-"""A new cache is worth it when it has saved these within this time."""
+"""A new cache is worth it when it saves these within this time, and would have saved them already since it has been
+asked for so often. Nobody knows how long reads go on: to pay as much for a cache as going without has cost is at most
+twice too much. And who would save the most begins first, on whose cache the others then find that they save less."""
 RELIEF: Final = 0.1
 """What it is worth that this node sends an update in place of its provider: T branches over ten caches below."""
 STAYS: Final = 1.25
@@ -48,7 +50,9 @@ def _weighed(candidate: CacheCandidate, vouching_s: float) -> _Weighed:
     """A read of what is not cached of a group takes the way that they have in common all the same: so each value that
     is saves no more than this part of what a read costs."""
     saved, read_s = benefit(candidate, vouching_s), candidate.reads_s * candidate.cost
-    paid = read_s - saved + (0.0 if candidate.is_cached else SPLICE_MESSAGES / PAYS_WITHIN_S)
+    paid = read_s - saved
+    if not candidate.is_cached:
+        paid += SPLICE_MESSAGES / min(PAYS_WITHIN_S, candidate.worth_s) if candidate.worth_s else math.inf
     return _Weighed(paid / read_s if read_s else math.copysign(math.inf, paid), saved, candidate)
 
 

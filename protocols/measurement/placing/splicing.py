@@ -34,6 +34,8 @@ ANSWER_S: Final = 3.0
 TRIES: Final = 2
 RENEWED: Final = 8
 """After so many decisions a cache seeks its provider anew: T may have changed, or a nearer one come unheard of."""
+RENEWED_LEAST: Final = 4
+"""Where that has found the same way twice, it is done at one time of so many."""
 AGAIN_S: Final = 1.0
 """A provider that is lost is replaced after this time, several of them together."""
 LEAVING_S: Final = 30.0
@@ -75,6 +77,8 @@ class Splicing(Part):
         """All that this node holds over T, as it wants it."""
         self._ways: dict[Measurement, tuple[NodeId, ...]] = {}
         """From this node to its provider, both included."""
+        self._same: dict[Measurement, int] = {}
+        """How often its place would have been renewed since its way last changed."""
         self._holders: dict[Measurement, dict[NodeId, tuple[NodeId, ...]]] = {}
         """The ways of the nodes that this one provides for, each from the holder on, without this node."""
         self._leaving: dict[Measurement, float] = {}
@@ -156,6 +160,8 @@ class Splicing(Part):
         wants, _, _ = self._open[update.asked]
         for entry in update.entries:
             if wants.pop(entry.measurement, None) is not None:
+                if self._ways.get(entry.measurement) != update.path:
+                    self._same[entry.measurement] = 0
                 self._ways[entry.measurement] = update.path
         if not wants:
             self._host.cancel_timer(_SEEK, update.asked)
@@ -178,7 +184,15 @@ class Splicing(Part):
         self._is_renewing = bool(self._sought)
         if self._is_renewing:
             self._host.set_timer(_RENEW, self._renew_s * self._host.rng.uniform(0.8, 1.0))
-            self._seek_again(list(self._sought))
+            self._seek_again([each for each in self._sought if self._is_renewed(each)])
+
+    def _is_renewed(self, measurement: Measurement) -> bool:
+        """Whether it is worth it to seek a provider anew: not where the owner provides, and is the next node on T."""
+        self._same[measurement] = times = self._same.get(measurement, 0) + 1
+        way, owner = self._ways.get(measurement, ()), measurement.owner
+        if way[1:] == (owner,) and (peer := self._routes.branch(owner, way[:1])) is not None and peer.id == owner:
+            return False
+        return times <= 2 or times % RENEWED_LEAST == 0
 
     def _seek_again(self, measurements: Iterable[Measurement]) -> None:
         alike: dict[float, list[Want]] = {}
@@ -192,7 +206,7 @@ class Splicing(Part):
     def forget(self, measurements: Iterable[Measurement]) -> None:
         """They are not held any more."""
         for measurement in measurements:
-            for known in (self._sought, self._ways, self._leaving):
+            for known in (self._sought, self._ways, self._same, self._leaving):
                 known.pop(measurement, None)
 
     @handles(MoveCaches)

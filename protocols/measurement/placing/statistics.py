@@ -69,6 +69,7 @@ class SeenMeasurement:
     updates_s: float = 0.0
     """Updates a second: as they come here, or as somebody else has told last."""
     below: dict[NodeId, SeenCache] = field(default_factory=dict)
+    worth_s: float = 0.0
 
 
 class CacheCandidate(Frozen):
@@ -84,6 +85,8 @@ class CacheCandidate(Frozen):
     is_cached: bool
     group: Hashable
     """The same for values that are read together, and have a part of their way in common."""
+    worth_s: float = 0.0
+    """For so long it would have saved messages to cache it, without a break; 0 where it is cached."""
 
 
 class Statistics:
@@ -126,11 +129,11 @@ class Statistics:
         if cost > 0.0:
             seen.cost, seen.updates_s = cost, hint_s
 
-    def read_held(self, want: Want, max_age_s: float, now: float, group: Hashable = None) -> None:
-        """A client reads what this node holds. If it did not, the answer of one question would do for ``max_age_s``."""
+    def read_held(self, want: Want, max_age_s: float, now: float, kept_s: float, group: Hashable = None) -> None:
+        """A client reads what this node holds. If it did not, the answer of one question would do for ``kept_s``."""
         seen = self._of(want.measurement)
         if seen is not None:
-            is_counted = now - seen.counted_at >= max_age_s
+            is_counted = now - seen.counted_at >= kept_s
             seen.counted_at = now if is_counted else seen.counted_at
             self.read(want, max_age_s, group=group, is_counted=is_counted)
 
@@ -182,6 +185,15 @@ class Statistics:
             if not is_cached and seen.reads_s < RATE_MIN and not seen.below:
                 del self._seen[measurement]
         return _alike(found, elapsed_s / GAIN)
+
+    def lasting(self, candidate: CacheCandidate, elapsed_s: float, saved_s: float) -> CacheCandidate:
+        """The same, with how long it would have been worth it by now: in the period that is over, of so many seconds,
+        caching it would have saved so much."""
+        seen = self._seen.get(candidate.want.measurement)
+        if seen is None:
+            return candidate
+        seen.worth_s = 0.0 if candidate.is_cached or saved_s <= 0.0 else seen.worth_s + elapsed_s
+        return replace(candidate, worth_s=seen.worth_s)
 
     @staticmethod
     def _candidate(measurement: Measurement, seen: SeenMeasurement, *, is_cached: bool) -> CacheCandidate:
