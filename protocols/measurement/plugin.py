@@ -130,6 +130,7 @@ class MeasurementQueries(Plugin):
         self.sampling = Sampling(host, sources, self, self.config.smoothings())
         self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling, self.traffic)
         self.checks = SpotChecks(host, self.caching, self.past, self.traffic, self._peer_of, self._distrust)
+        self.along.checks = self.checks.read
         self.add_parts(self.checks, self.bandwidth, self.tree, self.along, self.splicing, self.decider)
         self.add_parts(self.aggregates)
         self._is_ticking = False
@@ -277,8 +278,12 @@ class MeasurementQueries(Plugin):
         self.host.send(peer, message)
         self.traffic.sent(message)
 
-    def _distrust(self, measurement: Measurement) -> None:
-        """What a cache has told of this is wrong: its owner is to provide from now on."""
+    def _distrust(self, measurement: Measurement, cache: NodeId) -> None:
+        """What a cache has told of this is wrong: if it provides for this node, the owner is to do so from now on."""
+        self.along.distrust(cache)
+        held = self.caching.holder.held.get(measurement)
+        if held is None or held.provider != cache:
+            return
         wanted = self.caching.holder.wanted.get(measurement)
         self.splicing.forget([measurement])
         self._carry_out(self.caching.unwant([measurement], self.host.now()))

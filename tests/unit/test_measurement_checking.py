@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peerd.ids import format_id
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from peerd.telemetry.schema import Event
@@ -9,9 +10,12 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.events import BoundViolated
 from protocols.measurement.front.simulator import SimulatedQueries, plugin_of
 from protocols.measurement.guarantee.interval import Interval
-from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample
+from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
+from protocols.measurement.messages import ReadValue
+from protocols.measurement.placing.along import DISTRUSTED_S
 from protocols.measurement.placing.checking import ANSWER_S, CHECK_S
 from protocols.measurement.placing.messages import CheckClaim, ClaimChecked
+from protocols.measurement.readings import NoReading, Reading
 
 
 class Violations(Checker):
@@ -88,3 +92,44 @@ def test_a_cache_that_lies_is_found_and_its_owner_provides_from_then_on() -> Non
     simulation.run_for(ANSWER_S)
     answer = reader.caching.read(level, reader.host.now())
     assert answer is not None and answer.provider == owner and answer.claim.value != 99.0
+
+
+def test_a_node_on_the_way_that_answers_falsely_is_found_and_not_believed_any_more() -> None:
+    simulation, plugins, violations = ring(24)
+    of = {plugin.host.id: plugin for plugin in plugins}
+    reader = next(plugin for plugin in plugins if (parent := plugin.tree.parent()) and of[parent.id].tree.children())
+    parent = reader.tree.parent()
+    assert parent is not None
+    liar = of[parent.id]
+    owner = next(plugin for plugin in plugins if plugin not in (reader, liar) and plugin.tree.parent() != reader)
+    level, honest, lies = Measurement(owner.host.id, "level"), liar.along._here, 0
+
+    def lie(want: Want, max_age_s: float) -> ReadValue | None:
+        nonlocal lies
+        known = owner.caching.owner.known(level)
+        if want.measurement != level or known is None:
+            return honest(want, max_age_s)
+        lies += 1
+        return ReadValue(level, BoundClaim(99.0, 99.0, Interval(98.8, 99.2), known.claim.since, 2), 0.0)
+
+    liar.along._here = lie  # type: ignore[method-assign]  # it lies
+    told: list[Reading | NoReading] = []
+
+    def read() -> Reading:
+        reader.readings._kept.clear()
+        reader.readings.read([Want(level, 0.25)], 30.0, told.extend)
+        simulation.run_for(ANSWER_S + 1.0)
+        answer = told.pop()
+        assert isinstance(answer, Reading) and not answer.is_stale
+        return answer
+
+    simulation.run_for(3 * ANSWER_S)
+    first = read()
+    assert (first.value, first.provider) == (99.0, liar.host.id), "so it goes the first time"
+    simulation.run_for(3 * ANSWER_S)
+    before = lies
+    then = read()
+    assert lies == before + 1 and then.provider == owner.host.id and then.value != 99.0
+    assert {each.cache for each in violations.found} == {format_id(liar.host.id)}
+    simulation.run_for(DISTRUSTED_S)
+    assert read().provider == liar.host.id, "perhaps it was a mistake"

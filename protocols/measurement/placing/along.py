@@ -52,6 +52,8 @@ WORTH: Final = 0.9
 """A way that costs more than this, in multiples of asking the owners, is not worth that it is longer."""
 CHOSEN: Final = {"owners": None, "tree": QuestionWay.TREE, "squares": QuestionWay.SQUARES}
 """The way of all questions, by ``placing``."""
+DISTRUSTED_S: Final = 600.0
+"""For so long nothing is believed of a cache that has told something wrong. Each takes a check of `CHECK_S` to find."""
 OWNERS_MAX: Final = 16_384
 """Of so many owners a reader remembers that the way to them knows its certificate; then it begins anew."""
 _LATE: Final = "along"
@@ -190,7 +192,11 @@ class ReadsAlong(Part):
         self._proofs, self._send, self._updates_of = proofs, send, updates_of
         self.found: Callable[[Sequence[FoundAlong]], None] = lambda found: None
         self.direct: Callable[[Mapping[NodeId, list[Want]]], None] = lambda wants: None
+        self.checks: Callable[[Sequence[FoundAlong]], None] = lambda found: None
+        """May look into answers of others than owners."""
         self._asked: dict[int, _Asked] = {}
+        self._distrusted: dict[NodeId, float] = {}
+        """Nodes that have told something wrong, and until when they are not believed."""
         self._answered_of: set[NodeId] = set()
         """Owners of which this node has had an answer over T."""
 
@@ -252,7 +258,9 @@ class ReadsAlong(Part):
             want = asked.wants.get(value.measurement)
             if want is None or not self._routes(asked.way).may_answer(source.id, value.measurement.owner):
                 continue
-            if not (value.claim.interval.is_within(want.half_width) or source.id == value.measurement.owner):
+            is_owner = source.id == value.measurement.owner
+            is_believed = is_owner or self._distrusted.get(source.id, 0.0) <= self._host.now()
+            if not (is_believed and (is_owner or value.claim.interval.is_within(want.half_width))):
                 missing.append(value.measurement)
                 continue
             del asked.wants[value.measurement]
@@ -266,6 +274,13 @@ class ReadsAlong(Part):
         self._not_along(answer.number, missing)
         if found:
             self.found(found)
+            self.checks(found)
+
+    def distrust(self, node: NodeId) -> None:
+        """A cache has told something wrong: owners are asked for what it answers, for a while."""
+        now = self._host.now()
+        self._distrusted = {each: until for each, until in self._distrusted.items() if until > now}
+        self._distrusted[node] = now + DISTRUSTED_S
 
     def _not_along(self, number: int, measurements: Iterable[Measurement]) -> None:
         """T does not lead to these."""

@@ -1,14 +1,14 @@
-"""Spot checks: now and then a holder asks an owner whether what a cache has told is true.
+"""Spot checks: now and then a holder or reader asks an owner whether what a cache has told is true.
 
 A cache may make up values, or hold back that bounds were broken. Signatures of owners would show the first and not the
-second, at some hundred bytes a value; a question to the owner about one held value in a while shows both.
+second, at some hundred bytes a value; a question to the owner about one value in a while shows both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
@@ -17,7 +17,8 @@ from peerd.lib.leases import at_most
 from peerd.messages import Message, PeerRef
 from protocols.measurement.events import BoundViolated
 from protocols.measurement.guarantee.caching import Caching
-from protocols.measurement.guarantee.words import Measurement
+from protocols.measurement.guarantee.words import Known, Measurement
+from protocols.measurement.placing.along import FoundAlong
 from protocols.measurement.placing.messages import CheckClaim, ClaimChecked
 from protocols.measurement.sources.past import PastSamples
 from protocols.measurement.traffic import TrafficCounts
@@ -29,8 +30,16 @@ CHECK_S: Final = 64.0
 """One value is checked in this time."""
 
 
+class _Said(NamedTuple):
+    """What a node has told of another one's value."""
+
+    measurement: Measurement
+    provider: NodeId
+    known: Known
+
+
 class SpotChecks(Part):
-    """``distrust`` is called with what a cache has told wrongly."""
+    """``distrust`` is called with what was told wrongly, and by whom."""
 
     def __init__(
         self,
@@ -39,28 +48,39 @@ class SpotChecks(Part):
         past: PastSamples,
         traffic: TrafficCounts,
         peer_of: Callable[[NodeId], PeerRef | None],
-        distrust: Callable[[Measurement], None],
+        distrust: Callable[[Measurement, NodeId], None],
     ) -> None:
         self._host, self._caching, self._past = host, caching, past
         self._traffic, self._peer_of, self._distrust = traffic, peer_of, distrust
-        self._checked_at = float("-inf")
+        self._looked_at = self._checked_at = float("-inf")
+        """When it was looked last whether there is anything held to check, and when something was checked."""
 
     def tick(self, now: float) -> None:
         """Every now and then, ask about any value that is held from another node than its owner."""
-        if now - self._checked_at < CHECK_S:
+        if now - self._looked_at >= CHECK_S:
+            self._looked_at = now
+            held = self._caching.holder.held.items()
+            self._check(
+                _Said(each, value.provider, Known(value.claim, value.basis)) for each, value in held if value.vouched
+            )
+
+    def read(self, found: Sequence[FoundAlong]) -> None:
+        """The same of answers to a READ."""
+        if self._host.now() - self._checked_at >= CHECK_S:
+            self._check(_Said(each.measurement, each.provider, each.known) for each in found)
+
+    def _check(self, told: Iterable[_Said]) -> None:
+        by_others = [each for each in told if each.provider != each.measurement.owner]
+        if not by_others:
             return
-        self._checked_at = now
-        held = self._caching.holder.held
-        from_caches = [each for each, value in held.items() if value.vouched and value.provider != each.owner]
-        if not from_caches:
-            return
-        measurement = self._host.rng.choice(from_caches)
-        owner, value = self._peer_of(measurement.owner), held[measurement]
+        self._checked_at = self._host.now()
+        one = self._host.rng.choice(by_others)
+        owner = self._peer_of(one.measurement.owner)
         if owner is None:
             return
-        question = CheckClaim(measurement.name, value.claim, max(0.0, self._host.now() - value.basis))
-        told = partial(self._told, measurement, value.provider)
-        self._host.request(owner, question, ANSWER_S, told, lambda: None)
+        known = one.known
+        question = CheckClaim(one.measurement.name, known.claim, max(0.0, self._host.now() - known.basis))
+        self._host.request(owner, question, ANSWER_S, partial(self._told, one.measurement, one.provider), lambda: None)
 
     def _told(self, measurement: Measurement, provider: NodeId, answer: Message, source: PeerRef) -> None:
         if not isinstance(answer, ClaimChecked):
@@ -70,9 +90,7 @@ class SpotChecks(Part):
         if outcome == "violated":
             owner, cache = format_id(measurement.owner), format_id(provider)
             self._host.emit(BoundViolated(name=measurement.name, owner=owner, cache=cache))
-            held = self._caching.holder.held.get(measurement)
-            if held is not None and held.provider == provider:
-                self._distrust(measurement)
+            self._distrust(measurement, provider)
 
     @handles(CheckClaim)
     def _asked(self, question: CheckClaim, source: PeerRef) -> ClaimChecked:
@@ -81,4 +99,5 @@ class SpotChecks(Part):
         samples = self._past.since(question.name, claim.since.number)
         if claim.since.epoch != self._caching.boot or not samples:
             return ClaimChecked(is_known=False, is_true=False)
-        return ClaimChecked(True, all(claim.interval.holds(value) for at, value in samples if at <= until))
+        judged = [samples[0][1], *(value for at, value in samples if at <= until)]  # it began with the first one
+        return ClaimChecked(True, all(claim.interval.holds(value) for value in judged))
