@@ -63,8 +63,20 @@ def test_an_owner_says_of_its_own_samples_what_was_true() -> None:
     assert asks(Interval(low, high)) == ClaimChecked(True, True)
     assert asks(Interval(value, value)) == ClaimChecked(True, False)
     assert asks(Interval(value, value), age_s=60.0) == ClaimChecked(True, True)  # it held up to so long ago
-    assert not asks(Interval(low, high), Sample(since.epoch + 1, since.number)).is_known
-    assert not asks(Interval(low, high), Sample(since.epoch, 10**9)).is_known
+    never = [Sample(since.epoch + 1, since.number), Sample(since.epoch, 10**9)]
+    assert [asks(Interval(low, high), each) for each in never] == 2 * [ClaimChecked(True, False)]
+    before = Sample(since.epoch - 1, 10**9)  # it is not known any more, but what has been read since then is
+    assert [asks(Interval(low, high), before), asks(Interval(value, value), before)] == [
+        ClaimChecked(True, True),
+        ClaimChecked(True, False),
+    ]
+    newest = owner.caching.owner.known(Measurement(owner.host.id, name))
+    assert newest is not None
+    at_once = [asks(Interval(each, each), newest.claim.since) for each in (newest.claim.value, 99.0)]
+    assert at_once == [ClaimChecked(True, True), ClaimChecked(True, False)], "the first sample counts at any age"
+    handler = owner.handlers.messages[CheckClaim]
+    claim = BoundClaim(value, value, Interval(low, high), since)
+    assert handler(CheckClaim("nothing", claim, 0.0), owner.host.peer) == ClaimChecked(False, False)
 
 
 def test_a_cache_that_lies_is_found_and_its_owner_provides_from_then_on() -> None:

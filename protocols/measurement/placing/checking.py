@@ -94,10 +94,15 @@ class SpotChecks(Part):
 
     @handles(CheckClaim)
     def _asked(self, question: CheckClaim, source: PeerRef) -> ClaimChecked:
-        claim = question.claim
-        until = self._host.now() - at_most(question.age_s) - ANSWER_S
-        samples = self._past.since(question.name, claim.since.number)
-        if claim.since.epoch != self._caching.boot or not samples:
+        """Which values were read since the claim began, and are old enough for it to be about them; the first one is
+        at any age. A sample that there has not been yet is a lie."""
+        since, holds = question.claim.since, question.claim.interval.holds
+        samples, boot = self._past.numbered(question.name), self._caching.boot
+        if not samples:
             return ClaimChecked(is_known=False, is_true=False)
-        judged = [samples[0][1], *(value for at, value in samples if at <= until)]  # it began with the first one
-        return ClaimChecked(True, all(claim.interval.holds(value) for value in judged))
+        if (since.epoch, since.number) > (boot, samples[-1][0]):
+            return ClaimChecked(is_known=True, is_true=False)
+        until = self._host.now() - at_most(question.age_s) - ANSWER_S
+        first = since.number if since.epoch == boot else 0
+        judged = [value for number, at, value in samples if number >= first and (at <= until or number == first)]
+        return ClaimChecked(True, all(holds(value) for value in judged))

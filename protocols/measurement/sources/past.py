@@ -47,9 +47,7 @@ class PastSamples:
         times, values, _, _ = self._samples.get(name, ((), (), (), ()))
         return list(zip(times[-count:], values[-count:], strict=True))
 
-    def since(self, name: str, number: int) -> list[tuple[float, float]]:
-        """From the sample of that number on: times by the clock that does not jump, values. Empty if forgotten."""
+    def numbered(self, name: str) -> list[tuple[int, float, float]]:
+        """Numbers, times by the clock that does not jump, and values of all that have a number, in order."""
         _, values, numbers, clock = self._samples.get(name, ((), (), (), ()))
-        first = bisect_left(numbers, number)
-        is_there = first < len(numbers) and numbers[first] == number
-        return list(zip(clock[first:], values[first:], strict=True)) if is_there else []
+        return [each for each in zip(numbers, clock, values, strict=True) if each[0]]
