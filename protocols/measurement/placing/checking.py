@@ -97,12 +97,13 @@ class SpotChecks(Part):
         """Which values were read since the claim began, and are old enough for it to be about them; the first one is
         at any age. A sample that there has not been yet is a lie."""
         since, holds = question.claim.since, question.claim.interval.holds
-        samples, boot = self._past.numbered(question.name), self._caching.boot
-        if not samples:
+        newest = self._caching.owner.known(Measurement(self._host.id, question.name))
+        if newest is None:
             return ClaimChecked(is_known=False, is_true=False)
-        if (since.epoch, since.number) > (boot, samples[-1][0]):
+        if (since.epoch, since.number) > (newest.claim.since.epoch, newest.claim.since.number):
             return ClaimChecked(is_known=True, is_true=False)
         until = self._host.now() - at_most(question.age_s) - ANSWER_S
-        first = since.number if since.epoch == boot else 0
+        first = since.number if since.epoch == newest.claim.since.epoch else 0
+        samples = self._past.numbered(question.name)
         judged = [value for number, at, value in samples if number >= first and (at <= until or number == first)]
         return ClaimChecked(True, all(holds(value) for value in judged))
