@@ -1,5 +1,5 @@
 """Aggregating counters on local daemons, a megabyte a node and sixteen, beside MPI's Allreduce over TCP of as large
-arrays."""
+arrays, and beside one daemon that fetches the counters of all others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from bench.collecting import collections
 from bench.counters import QUERY, after_reading_s, count_for, counters, write_csv
-from bench.measure import Bench, BenchFailure, ratios
+from bench.local_peers import local_peers
+from bench.measure import Bench, BenchFailure, at_most, ratios
 from bench.processes import Children, cpu_with_workers_s
 from peerd.client import Client, run_sync
 from peerd.cluster.layout import socket_file
@@ -29,7 +32,7 @@ from protocols.aggregation.front.client import AggregationClient
 from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX
 
 RING_SIZES: Final = (8, 16, 32)
-LARGE_RING_SIZES: Final = (8, 16)
+LARGE_RING_SIZES: Final = (8, 16, 32)
 LARGE_BYTES: Final = 16 * MIB
 LARGE_RUNS: Final = 2
 DEADLINE_S: Final = 300.0
@@ -76,6 +79,9 @@ def _ring(bench: Bench, nodes: int, size_bytes: int, runs: int, *, has_mpi: bool
                 reductions.append(_allreduce_s(children, nodes, size_bytes))
         time.sleep(EVENTS_S)
         exchanges = after_reading_s(cluster.layout.events, answers)
+    bench.progress(f"{nodes} daemons, of which one fetches all")
+    with local_peers(nodes, tls=True) as peers:
+        central = list(islice(collections(peers, size_bytes, DEADLINE_S), runs))
     rounds = [answer.duration_s for answer in answers]
     bench.row(f"{nodes} daemons: round", "s", rounds, note=f"{size} of counters a node, read from files, TLS")
     bench.row(f"{nodes} daemons: of it after the last has read its file", "s", exchanges)
@@ -83,6 +89,9 @@ def _ring(bench: Bench, nodes: int, size_bytes: int, runs: int, *, has_mpi: bool
     note = f"reading, merging and swapping; the {nodes} share {cores} cores here"
     bench.row(f"{nodes} daemons: processor time a node", "s", shares, note=note)
     bench.row(f"{nodes} daemons: value bytes moved", "MiB", moved)
+    bench.row(f"{nodes} daemons: one fetches all", "s", central, note=f"{size} of counters a node, in memory, TLS")
+    after_reading = ratios(exchanges, central)
+    bench.row(f"{nodes}: after reading / one fetches all", "x", after_reading, at_most(1.0))
     if has_mpi:
         bench.row(f"{nodes} ranks: MPI Allreduce", "s", reductions, note=f"{size} of int64 a rank, in memory, no TLS")
         bench.row(f"{nodes}: round / Allreduce", "x", ratios(rounds, reductions))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import AsyncExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from bench.collecting import collections
 from bench.counters import QUERY, after_reading_s, count_for, counters, write_csv
-from bench.machines import READY_S, Machines, machines
+from bench.machines import Machines, machines
 from bench.measure import Bench, BenchFailure, at_most, ratios
 from bench.namespaces import why_not
 from bench.processes import Children, Conversation
@@ -100,16 +102,7 @@ def _collect(bench: Bench, ring: Machines, nodes: int, size_bytes: int) -> list[
             Conversation(children, "bench.peer", [str(ring.config_file(index))], ring.network.command(index))
             for index in range(nodes)
         ]
-        for index, peer in enumerate(peers):
-            peer.ask("hold_counters", size_bytes=size_bytes, index=index)
-        found = [peer.ask("wait_ring", READY_S, size=nodes) for peer in peers]
-        others = [(each["id"], each["host"], each["port"]) for each in found[1:]]
-        took: list[float] = []
-        for _ in range(bench.runs):
-            answer = peers[0].ask("collect", DEADLINE_S, peers=others)
-            if answer["contributors"] != nodes:
-                raise BenchFailure(f"one node fetched the data of {answer['contributors']} of {nodes}")
-            took.append(answer["duration_s"])
+        took = list(islice(collections(peers, size_bytes, DEADLINE_S), bench.runs))
         for peer in peers:
             peer.finish()
     return took

@@ -109,7 +109,7 @@ ALWAYS = {
     },
     "analyze": {"the whole job", "job / typed read", "an event of four times as many"},
     "sweep": {"simulations here", "as tasks of Spark", "as tasks / here"},
-    "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
+    "aggregation": {"2 daemons: round", "2 daemons: value bytes moved", "2 daemons: one fetches all"},
     "links": {"2 daemons: round", "2 daemons: one fetches all"},
 }
 """Rows that every section has wherever it runs."""

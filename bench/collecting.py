@@ -1,0 +1,23 @@
+"""One node fetches the counters of all others, and adds them up with its own: what is done without a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench.machines import READY_S
+from bench.measure import BenchFailure
+from bench.processes import Conversation
+
+
+def collections(peers: Sequence[Conversation], size_bytes: int, deadline_s: float) -> Iterator[float]:
+    """How long the first of these takes, seconds, each time that it is asked: counters of so many bytes a node, in
+    memory. Raises `BenchFailure`."""
+    for index, peer in enumerate(peers):
+        peer.ask("hold_counters", size_bytes=size_bytes, index=index)
+    found = [peer.ask("wait_ring", READY_S, size=len(peers)) for peer in peers]
+    others = [(each["id"], each["host"], each["port"]) for each in found[1:]]
+    while True:
+        answer = peers[0].ask("collect", deadline_s, peers=others)
+        if answer["contributors"] != len(peers):
+            raise BenchFailure(f"one node fetched the data of {answer['contributors']} of {len(peers)}")
+        yield float(answer["duration_s"])
