@@ -58,11 +58,12 @@ def question(
     reader: int = READER,
     signer: int | None = None,
     cost: float = 0.0,
+    is_by_squares: bool = False,
 ) -> ReadAlong:
     """As a reader, or a node on the way, asks it."""
     reading = FakeHost(signer or reader, measuring())
     wants = tuple(AlongWant(cpu(owner), half_width) for owner in owners)
-    asked = ReadAlong(peer(reader), 3, max_age_s, wants, tuple(NodeId(each) for each in path), cost, b"")
+    asked = ReadAlong(peer(reader), 3, max_age_s, wants, tuple(NodeId(each) for each in path), cost, b"", is_by_squares)
     return replace(asked, proof=reading.sign(statement(asked)))
 
 
@@ -152,11 +153,16 @@ def test_messages_are_shared_by_what_goes_the_same_way() -> None:
     assert [each.cost for each in sent if isinstance(each, AlongRead)] == [1.75]
 
 
-def test_what_a_reader_has_paid_less_the_way_here_and_an_answer_from_here_is_what_caching_here_would_save() -> None:
+@pytest.mark.parametrize(("is_by_squares", "saved"), [(False, 2.0), (True, 3.0)])
+def test_what_a_reader_has_paid_less_the_way_here_and_an_answer_from_here_is_what_caching_here_would_save(
+    *, is_by_squares: bool, saved: float
+) -> None:
+    """Experiment measurement/latency: candidates by squares that count their own answer hardly cache, and who asks them
+    waits longer than who asks the owner."""
     spot = Spot()
-    asked = question([LEFT_OWNER], cost=1.0)
+    asked = question([LEFT_OWNER], cost=1.0, is_by_squares=is_by_squares)
     spot.deliver(replace(asked, wants=(AlongWant(cpu(LEFT_OWNER), 0.5, 5.0, 0.125),)), peer(READER))
-    assert spot.plugin.decider.statistics.known(cpu(LEFT_OWNER)) == (2.0, 0.125)
+    assert spot.plugin.decider.statistics.known(cpu(LEFT_OWNER)) == (saved, 0.125)
 
 
 # What is refused

@@ -320,13 +320,16 @@ class ReadsAlong(Part):
             raise ProtocolError("forged", "the reader has not signed this question")
         hop = 1.0 / len(question.wants)
         shared = min(COST_MAX, question.cost + hop)
+        # Over T the answer comes from here, if not from beyond. A candidate by squares is asked because it is nearer
+        # than the owner: that it answers sooner counts like the answer.
+        spared = shared if question.is_by_squares else shared + hop
         values, updates, rest, nowhere = [], [], [], []
         for want in question.wants:
             sought = Want(want.measurement, want.half_width)
             if (value := self._here(sought, question.max_age_s)) is None and want.measurement.owner == me:
                 nowhere.append(want)
             elif value is None:
-                beyond = max(0.0, want.cost - shared - hop)  # the answer comes from here, if not from beyond
+                beyond = max(0.0, want.cost - spared)
                 self._statistics.read(sought, question.max_age_s, beyond, want.updates, group=question.number)
                 rest.append(want)
             else:  # what this reader paid the last time says nothing of what it would pay beyond
