@@ -13,11 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from bench.collecting import collections
+from bench.collecting import collect_s
 from bench.counters import QUERY, after_reading_s, count_for, counters, write_csv
 from bench.local_peers import local_peers
 from bench.measure import Bench, BenchFailure, at_most, ratios
@@ -97,7 +96,7 @@ def _compare_collecting(bench: Bench, nodes: int, size_bytes: int, exchanges: Se
     """The same counters, in memory, of which one daemon fetches all."""
     bench.progress(f"{nodes} daemons, of which one fetches all")
     with local_peers(nodes, tls=True) as peers:
-        central = list(islice(collections(peers, size_bytes, DEADLINE_S), len(exchanges)))
+        central = collect_s(peers, size_bytes, len(exchanges), DEADLINE_S)
     note = f"{size_bytes / MIB:.3g} MiB of counters a node, in memory, TLS"
     bench.row(f"{nodes} daemons: one fetches all", "s", central, note=note)
     bench.row(f"{nodes}: after reading / one fetches all", "x", ratios(exchanges, central), at_most(1.0))

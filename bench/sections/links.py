@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import AsyncExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from bench.collecting import collections
+from bench.collecting import collect_s
 from bench.counters import QUERY, after_reading_s, count_for, counters, write_csv
 from bench.machines import Machines, machines
 from bench.measure import Bench, BenchFailure, at_most, ratios
@@ -102,7 +101,7 @@ def _collect(bench: Bench, ring: Machines, nodes: int, size_bytes: int) -> list[
             Conversation(children, "bench.peer", [str(ring.config_file(index))], ring.network.command(index))
             for index in range(nodes)
         ]
-        took = list(islice(collections(peers, size_bytes, DEADLINE_S), bench.runs))
+        took = collect_s(peers, size_bytes, bench.runs, DEADLINE_S)
         for peer in peers:
             peer.finish()
     return took

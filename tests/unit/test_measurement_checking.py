@@ -74,6 +74,8 @@ def test_an_owner_says_of_its_own_samples_what_was_true() -> None:
     assert newest is not None
     at_once = [asks(Interval(each, each), newest.claim.since) for each in (newest.claim.value, 99.0)]
     assert at_once == [ClaimChecked(True, True), ClaimChecked(True, False)], "the first sample counts at any age"
+    another = Sample(newest.claim.since.epoch, newest.claim.since.number - 1)  # one of another measurement
+    assert asks(Interval(99.0, 99.0), another) == ClaimChecked(True, False), "nor is it avoided so"
     handler = owner.handlers.messages[CheckClaim]
     claim = BoundClaim(value, value, Interval(low, high), since)
     assert handler(CheckClaim("nothing", claim, 0.0), owner.host.peer) == ClaimChecked(False, False)

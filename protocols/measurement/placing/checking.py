@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
@@ -28,14 +28,6 @@ ANSWER_S: Final = 2.0
 what it has read later than that before the claim's age."""
 CHECK_S: Final = 64.0
 """One value is checked in this time."""
-
-
-class _Said(NamedTuple):
-    """What a node has told of another one's value."""
-
-    measurement: Measurement
-    provider: NodeId
-    known: Known
 
 
 class SpotChecks(Part):
@@ -61,15 +53,17 @@ class SpotChecks(Part):
             self._looked_at = now
             held = self._caching.holder.held.items()
             self._check(
-                _Said(each, value.provider, Known(value.claim, value.basis)) for each, value in held if value.vouched
+                FoundAlong(each, Known(value.claim, value.basis), value.provider, 0)
+                for each, value in held
+                if value.vouched
             )
 
     def read(self, found: Sequence[FoundAlong]) -> None:
         """The same of answers to a READ."""
         if self._host.now() - self._checked_at >= CHECK_S:
-            self._check(_Said(each.measurement, each.provider, each.known) for each in found)
+            self._check(found)
 
-    def _check(self, told: Iterable[_Said]) -> None:
+    def _check(self, told: Iterable[FoundAlong]) -> None:
         by_others = [each for each in told if each.provider != each.measurement.owner]
         if not by_others:
             return
@@ -94,8 +88,8 @@ class SpotChecks(Part):
 
     @handles(CheckClaim)
     def _asked(self, question: CheckClaim, source: PeerRef) -> ClaimChecked:
-        """Which values were read since the claim began, and are old enough for it to be about them; the first one is
-        at any age. A sample that there has not been yet is a lie."""
+        """Which values were read since the claim began, and are old enough for it to be about them; the first one of
+        this boot is at any age. A sample that there has not been yet is a lie."""
         since, holds = question.claim.since, question.claim.interval.holds
         newest = self._caching.owner.known(Measurement(self._host.id, question.name))
         if newest is None:
@@ -104,6 +98,6 @@ class SpotChecks(Part):
             return ClaimChecked(is_known=True, is_true=False)
         until = self._host.now() - at_most(question.age_s) - ANSWER_S
         first = since.number if since.epoch == newest.claim.since.epoch else 0
-        samples = self._past.numbered(question.name)
-        judged = [value for number, at, value in samples if number >= first and (at <= until or number == first)]
+        later = [(at, value) for number, at, value in self._past.numbered(question.name) if number >= first]
+        judged = [value for index, (at, value) in enumerate(later) if at <= until or (first and index == 0)]
         return ClaimChecked(True, all(holds(value) for value in judged))
