@@ -2,21 +2,18 @@
 
 Each node keeps a record of itself, which it alone can change, under two of a few keys, its *shards*: the ring's nodes
 are spread over them by their ids, twice, so that a root that is silent or lies hides nobody. Who wants to know asks the
-roots of all shards: one round trip to each of them, whose answer says no more than that nothing has changed when
-nothing has. A node that is gone without goodbye is known until its record lapses, so that an answer can say who is
-missing.
+roots of all shards: one round trip to each of them, whose answer has only what has changed since the last one. A node
+that is gone without goodbye is known until its record lapses, so that an answer can say who is missing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -26,10 +23,6 @@ from peerd.ids import NodeId, id_to_bytes, key_of
 from peerd.messages import Message, PeerRef, decode_struct, encode_struct
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.messages import (
-    DESCRIPTION_BYTES_MAX,
-    MARK_BYTES,
-    PAGE_BYTES_MAX,
-    PAGE_MAX,
     Described,
     Description,
     NodesAnswer,
@@ -38,6 +31,9 @@ from protocols.measurement.messages import (
 from protocols.measurement.placing.squares import Spot
 from protocols.measurement.readings import NodeEntry
 from protocols.measurement.traffic import TrafficCounts
+
+if TYPE_CHECKING:
+    from protocols.measurement.shards import HeldShard
 
 SHARDS: Final = 4
 """Roots that share the descriptions. The same on all nodes. Each has those of 4,096 nodes (``[records]
@@ -136,7 +132,9 @@ class Directory(Part):
         self._is_lacking = False
         self._writes = 0
         self._has_changed = False
-        self._held: dict[NodeId, tuple[bytes, list[tuple[NodeId, bytes]]]] = {}
+        self._held: dict[NodeId, HeldShard] = {}
+        self._outdated: set[NodeId] = set()
+        """Keys of shards that have changed since."""
 
     def start(self) -> None:
         """Begin to describe this node."""
@@ -296,20 +294,21 @@ class Directory(Part):
         shard = self._shards[number]
         if not answer.is_settled:
             shard.root = None  # it may be another one by now
-        if shard.mark and answer.mark == shard.mark and not answer.nodes:
-            self._ended(number, "" if answer.is_settled else "a part of them is being handed over")
-            return
+        if answer.is_changes:
+            shard.coming = {node: each for node, each in shard.nodes.items() if node not in answer.gone}
         for each in answer.nodes:
+            shard.coming.pop(each.node, None)
             with suppress(ProtocolError):  # whose record is wrong is not the root's fault
                 description = decode_struct(Description, each.data)
-                if description.peer.id == each.node and shard_of(each.node, number // SHARDS) == number:
+                is_right = description.peer.id == each.node and shard_of(each.node, number // SHARDS) == number
+                if is_right and len(shard.coming) < NODES_MAX:
                     shard.coming[each.node] = description
         if not answer.is_all and answer.nodes and len(shard.coming) < NODES_MAX:
             self._ask(number, answer.nodes[-1].node)
             return
+        self._has_changed |= shard.mark != answer.mark
         shard.nodes, shard.coming = shard.coming, {}
         shard.mark = answer.mark
-        self._has_changed = True
         self._ended(number, "" if answer.is_settled else "a part of them is being handed over")
 
     def _ended(self, number: int, problem: str) -> None:
@@ -346,35 +345,23 @@ class Directory(Part):
 
     def record_changed(self, key: NodeId) -> None:
         """A record that this node holds came, changed or went."""
-        self._held.pop(key, None)
+        if key in self._held:
+            self._outdated.add(key)
 
-    def _descriptions(self, key: NodeId) -> tuple[bytes, list[tuple[NodeId, bytes]]]:
-        """Those of a shard in order, and a mark of all of them: made once for all questions until one of them changes,
-        since thousands of them are milliseconds of work and a question is a few bytes."""
-        if (known := self._held.get(key)) is not None:
-            return known
-        held = sorted((each.owner, each.value) for each in self._host.records.items(key) if each.owner is not None)
-        digest = hashlib.blake2b(digest_size=MARK_BYTES)
-        for node, value in held:
-            digest.update(id_to_bytes(node))
-            digest.update(hashlib.blake2b(value, digest_size=MARK_BYTES).digest())
-        self._held[key] = found = digest.digest(), held
-        return found
+    def _held_shard(self, key: NodeId) -> HeldShard:
+        from protocols.measurement.shards import HeldShard  # many nodes are the root of none
+
+        if key not in self._held or key in self._outdated:
+            self._outdated.discard(key)
+            held = {each.owner: each.value for each in self._host.records.items(key) if each.owner is not None}
+            self._held.setdefault(key, HeldShard()).update(held)
+        return self._held[key]
 
     def _page(self, question: NodesQuestion) -> NodesAnswer:
         if question.shard >= len(self._shards):
             return NodesAnswer(b"", (), True, False)
         key = shard_key(question.shard)
-        (mark, held), settled = self._descriptions(key), self._host.records.is_settled(key)
-        if question.mark == mark:
-            return NodesAnswer(mark, (), True, settled)
-        page: list[Described] = []
-        size = 0
-        for node, value in held[bisect_right(held, question.after, key=itemgetter(0)) :]:
-            if len(value) > DESCRIPTION_BYTES_MAX:
-                continue
-            if size + len(value) > PAGE_BYTES_MAX or len(page) == PAGE_MAX:
-                return NodesAnswer(mark, tuple(page), False, settled)
-            page.append(Described(node, value))
-            size += len(value) + 24
-        return NodesAnswer(mark, tuple(page), True, settled)
+        shard, settled = self._held_shard(key), self._host.records.is_settled(key)
+        page = shard.page(question.mark, question.after)
+        nodes = tuple(Described(node, value) for node, value in page.nodes)
+        return NodesAnswer(shard.mark, nodes, page.is_all, settled, page.gone, page.is_changes)

@@ -29,6 +29,8 @@ TAG_BYTES_MAX: Final = 64
 TAG_VALUE_BYTES_MAX: Final = 128
 TAG_KEY: Final = rf"\A[A-Za-z_][A-Za-z0-9_.-]{{0,{TAG_BYTES_MAX - 1}}}\Z"
 MARK_BYTES: Final = 8
+GONE_MAX: Final = 256
+"""Nodes that are described no more, in one answer."""
 SHARDS_MAX: Final = 256
 Rate = Annotated[float, Meta(ge=0.0, le=1e6)]
 """A second."""
@@ -123,15 +125,18 @@ class Described(Struct):
 
 @message(0x0413, bytes_max=48 * KIB)
 class NodesAnswer(Message):
-    """``mark``: of all that the root has. The same as the asker's: ``nodes`` is empty, since nothing has changed.
+    """``mark``: of all that the root has.
 
     ``is_all``: there are no more after these. ``is_settled``: the root has caught up with the other replicas.
+    ``is_changes``: only what has changed since the asker's mark, with ``gone``, which are described no more.
     """
 
     mark: Annotated[bytes, Meta(max_length=MARK_BYTES)]
     nodes: Annotated[tuple[Described, ...], Meta(max_length=PAGE_MAX)]
     is_all: bool
     is_settled: bool
+    gone: Annotated[tuple[NodeId, ...], Meta(max_length=GONE_MAX)] = ()
+    is_changes: bool = False
 
 
 MESSAGES: Final = (*GUARANTEE_MESSAGES, ReadValues, ValuesRead, NodesQuestion, NodesAnswer)
