@@ -26,12 +26,12 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.directory import Directory
 from protocols.measurement.events import EVENTS
 from protocols.measurement.guarantee.caching import Caching
-from protocols.measurement.guarantee.effects import Effect, Moved, ProviderLost, SendTo
+from protocols.measurement.guarantee.effects import Effect, Moved, ProviderLate, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
-from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.guarantee.words import Measurement
 from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
 from protocols.measurement.names import split_name
-from protocols.measurement.placing.along import ReadsAlong, WayProofs
+from protocols.measurement.placing.along import DISTRUSTED_S, ReadsAlong, WayProofs
 from protocols.measurement.placing.checking import SpotChecks
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
@@ -39,7 +39,7 @@ from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.squares import Spot, spot_of
 from protocols.measurement.placing.statistics import SAMPLES, updates_s
 from protocols.measurement.placing.tree import ROOT_KEY, RouteTree, TreeRoutes
-from protocols.measurement.placing.wants import HeldWants
+from protocols.measurement.placing.wants import AskedOften, HeldWants
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import OwnReading
 from protocols.measurement.sources.network import BandwidthProbes
@@ -50,7 +50,7 @@ from protocols.measurement.standing import Queries
 from protocols.measurement.traffic import TRAFFIC_METRICS, TrafficCounts
 from protocols.measurement.watching import Watching
 
-TICK_S: Final = 0.5
+TICK_S: Final = 0.25
 """How often it is looked whom to ask and whom to tell, while this node holds or provides anything."""
 INSTANCES_MAX: Final = 1 << 10
 """Instances of this plugin in one boot of a node: failed ones are replaced."""
@@ -112,10 +112,13 @@ class MeasurementQueries(Plugin):
         self.along = ReadsAlong(
             host, self.config, self.caching, routes, self.directory, statistics, proofs, self._send, self._updates_s
         )
-        self.readings = Readings(host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along)
-        wants = HeldWants(host, self.config, self.caching, self.splicing, self._carry_out)
-        self.decider.start(wants, self.splicing)
-        self.watching = Watching(host, self.caching, self.directory, wants)
+        self.wants = HeldWants(host, self.config, self.caching, self.splicing, self._carry_out, self.decider.wake)
+        self.decider.start(self.wants, self.splicing)
+        often = AskedOften(host, self.config.update_interval, self.wants, statistics)
+        self.readings = Readings(
+            host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along, often
+        )
+        self.watching = Watching(host, self.caching, self.directory, self.wants)
         self.asking = ClientReads(self.directory, self.readings)
         self.aggregates = AggregateTree(
             host, self.tree, ROOT_KEY, self.caching, self._names, lambda: self.config.tags, self._send
@@ -132,7 +135,7 @@ class MeasurementQueries(Plugin):
         self.checks = SpotChecks(host, self.caching, self.past, self.traffic, self._peer_of, self._distrust)
         self.along.checks = self.checks.read
         self.add_parts(self.checks, self.bandwidth, self.tree, self.along, self.splicing, self.decider)
-        self.add_parts(self.aggregates)
+        self.add_parts(self.aggregates, often)
         self._is_ticking = False
         self.directory.start()
         if has_tree:
@@ -230,14 +233,16 @@ class MeasurementQueries(Plugin):
     @handles(CacheUpdate)
     def _on_update(self, update: CacheUpdate, source: PeerRef) -> None:
         self.splicing.heard(source.id, update)
-        self._carry_out(self.caching.heard(source.id, update, self.host.now()))
+        effects = self.caching.heard(source.id, update, self.host.now())
+        self._carry_out(effects)
         if self.caching.holder.is_provider(source.id):  # perhaps only to be told that nothing of it is wanted
             self._know(source)
             self._keep_ticking()
-        for entry in update.entries:
-            if (held := self.caching.holder.held.get(entry.measurement)) is not None and held.provider == source.id:
-                self.decider.statistics.updated(entry.measurement)
-                self.readings.remember(entry.measurement, entry.claim.value)
+        for measurement in (effect.measurement for effect in effects if isinstance(effect, Moved)):
+            held = self.caching.holder.held.get(measurement)
+            if held is not None and held.provider == source.id and held.vouched:
+                self.decider.statistics.updated(measurement)
+                self.readings.remember(measurement, held.claim.value)
 
     @on_timer(_TICK)
     def _tick(self, payload: None) -> None:
@@ -245,11 +250,12 @@ class MeasurementQueries(Plugin):
         self._carry_out(self.caching.tick(self.host.now()))
         self.checks.tick(self.host.now())
         self.splicing.tidy(self.host.now())
+        self.wants.look()
         holder, provider = self.caching.holder, self.caching.provider
         partners = provider.edges.keys() | holder.providers()
         self._partners = {node: peer for node, peer in self._partners.items() if node in partners}
         self.host.gauge("peerd_measurement_held", len(holder.held))
-        self.host.gauge("peerd_measurement_holders", len(provider.edges))
+        self.host.gauge("peerd_measurement_holders", sum(bool(edge.guarantees) for edge in provider.edges.values()))
         if partners or holder.held:
             self._keep_ticking()
 
@@ -273,23 +279,20 @@ class MeasurementQueries(Plugin):
                     self.watching.moved(measurement)
                 case ProviderLost(measurement, provider):
                     self.splicing.lost(measurement, provider)
+                case ProviderLate(measurement):
+                    self.wants.late(measurement)
 
     def _send(self, peer: PeerRef, message: Message) -> None:
         self.host.send(peer, message)
         self.traffic.sent(message)
 
-    def _distrust(self, measurement: Measurement, cache: NodeId) -> None:
-        """What a cache has told of this is wrong: if it provides for this node, the owner is to do so from now on."""
+    def _distrust(self, cache: NodeId) -> None:
+        """What a cache has told is wrong: of all that it provides for this node, owners do so from now on."""
         self.along.distrust(cache)
-        held = self.caching.holder.held.get(measurement)
-        if held is None or held.provider != cache:
-            return
-        wanted = self.caching.holder.wanted.get(measurement)
-        self.splicing.forget([measurement])
-        self._carry_out(self.caching.unwant([measurement], self.host.now()))
-        if wanted is not None:
-            want = Want(measurement, wanted.half_width)
-            self._carry_out(self.caching.want([want], measurement.owner, self.host.now(), wanted.update_s))
+        held = self.caching.holder.held.items()
+        told = [each for each, value in held if value.provider == cache and each.owner != cache]
+        self._carry_out(self.caching.unwant(told, self.host.now()))
+        self.wants.avoid_caches(told, DISTRUSTED_S)
 
     def _know(self, peer: PeerRef) -> None:
         self._partners[peer.id] = peer
@@ -305,6 +308,7 @@ class MeasurementQueries(Plugin):
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.tree.lost((peer.id,))
         self.directory.lost(peer.id)
+        self._carry_out(self.caching.lost(peer.id))
 
     def validate(self) -> None:
         self.caching.provider.validate(self.host.now())

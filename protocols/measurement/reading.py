@@ -26,6 +26,7 @@ from protocols.measurement.messages import PAIRS_MAX, READ_MAX, NotRead, ReadVal
 from protocols.measurement.names import is_name
 from protocols.measurement.placing.along import FoundAlong as Found, ReadsAlong
 from protocols.measurement.placing.statistics import Statistics
+from protocols.measurement.placing.wants import AskedOften
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.sources.past import PastSamples
 from protocols.measurement.traffic import TrafficCounts
@@ -90,10 +91,11 @@ class Readings(Part):
         traffic: TrafficCounts,
         statistics: Statistics,
         along: ReadsAlong,
+        often: AskedOften,
     ) -> None:
         self._host, self._caching, self._directory = host, caching, directory
         self._pairs, self._traffic, self._statistics = pairs, traffic, statistics
-        self._along = along
+        self._along, self._often = along, often
         along.found, along.direct = self._found_along, self._ask_owners
         self._kept: OrderedDict[Measurement, Found] = OrderedDict()
         self._past = PastSamples(REMEMBERED_MAX, KEPT_MAX)
@@ -123,7 +125,10 @@ class Readings(Part):
         known = [self._here(want, max_age_s) for want in wanted]
         if None in known and not is_thrifty:  # the others are older when all is told, and may be too old by then
             young_s = max_age_s - min(AHEAD_S, max_age_s / 2)
-            known = [self._here(want, young_s) for want in wanted]
+            is_held = self._often.is_held  # then it is younger by then
+            known = [self._here(want, max_age_s if is_held(want.measurement) else young_s) for want in wanted]
+        if is_counted and kept_s and not is_thrifty:
+            self._often.note((want for want in wanted if want.measurement.owner != self._host.id), max_age_s)
         for want, here in zip(wanted, known, strict=True):
             is_foreign = is_counted and want.measurement.owner != self._host.id
             if is_foreign and here is None:

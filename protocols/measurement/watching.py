@@ -20,7 +20,7 @@ from protocols.measurement.guarantee.caching import CacheAnswer, Caching
 from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.names import full_name
-from protocols.measurement.placing.wants import HeldWants
+from protocols.measurement.placing.wants import UPDATES, HeldWants
 from protocols.measurement.readings import NodeEntry, Reading
 
 WATCHES_MAX: Final = 256
@@ -159,7 +159,7 @@ class Watching(Part):
                 gone.append(measurement)
                 continue
             half_width = min(each.half_width(measurement) for each in watchers)
-            update_s = min(each.stale_s for each in watchers) / 2
+            update_s = min(each.stale_s for each in watchers) / UPDATES
             wants.append((Want(measurement, half_width), update_s))
         self._wants.hold("watched", wants)
         self._wants.let_go("watched", gone)

@@ -76,9 +76,9 @@ async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_n
             for peer in attacker.bystanders:
                 number += 1
                 lies = [lie_of(other, name) for other in ring.ids for name in NAMES]
-                entries = tuple(CacheEntry(measurement, number, 0, claim) for measurement, claim in lies)
-                standing = (StandingPromises(0.0, (number,)),)
-                attacker.send(peer, CacheUpdate(1 << 50, moment << 10, number, 0.0, entries, standing, (), number))
+                entries = tuple(CacheEntry(number, 0, False, claim, measurement) for measurement, claim in lies)
+                standing = StandingPromises((number,), (0,))
+                attacker.send(peer, CacheUpdate(1 << 50, moment << 10, number, 0, entries, standing, (), number))
                 wants = tuple(Want(Measurement(other, f"{name}{moment}"), 0.0) for other in ring.ids for name in NAMES)
                 attacker.send(peer, CacheAsk(1, number, 3600.0, 0.0, wants[:WANTED_MAX]))
                 lies_over_the_tree(moment, peer)

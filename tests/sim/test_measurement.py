@@ -42,7 +42,7 @@ def test_a_value_is_read_in_two_messages_and_told_again_for_nothing_while_it_is_
     again = [each for each in ring.read("walk", "level") if isinstance(each, Reading)]
     assert sum(each.messages for each in again) == 0
     ring.simulation.run_for(2.5)
-    younger = [each for each in ring.read("walk", stale_s=2.0) if isinstance(each, Reading)]
+    younger = [each for each in ring.read("level", stale_s=2.0) if isinstance(each, Reading)]
     assert all(each.age_s <= 2.0 and not each.is_stale for each in younger)
     assert sum(each.messages for each in younger) == 2 * 11
     ring.simulation.run_for(STALE_S)

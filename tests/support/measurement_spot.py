@@ -77,8 +77,8 @@ class Spot:
         want = [Want(measurement, half_width)]
         self.plugin._carry_out(self.plugin.caching.want(want, owner.id, self.host.time_s))
         [number] = [message.number for _, message in self.host.take_sent() if isinstance(message, CacheAsk)]
-        boot, standing = self.plugin.caching.boot, (StandingPromises(0.0, (1,)),)
-        entry = CacheEntry(measurement, 1, 0, claim(1.0, half_width))
-        self.host.deliver(CacheUpdate(1, boot, number, 0.0, (entry,), standing), owner)
+        boot, standing = self.plugin.caching.boot, StandingPromises((1,), (0,))
+        entry = CacheEntry(1, 0, False, claim(1.0, half_width), measurement)
+        self.host.deliver(CacheUpdate(1, boot, number, 0, (entry,), standing), owner)
         assert measurement in self.plugin.caching.holder.held
         self.host.take_sent()

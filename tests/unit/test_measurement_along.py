@@ -138,7 +138,7 @@ def test_a_cache_says_nothing_of_what_nobody_vouches_for_any_more() -> None:
     spot = Spot()
     spot.hold(cpu(LEFT_OWNER), 1.0)
     boot = spot.plugin.caching.boot
-    gone = CacheUpdate(1, boot, 0, 0.0, (), (), (cpu(LEFT_OWNER),))
+    gone = CacheUpdate(1, boot, 0, 0, gone=(cpu(LEFT_OWNER),))
     spot.host.deliver(gone, peer(LEFT_OWNER))
     branches, answers = spot.deliver(question([LEFT_OWNER], half_width=1.0), peer(READER))
     assert branches == {NodeId(LEFT): {LEFT_OWNER}} and not answers

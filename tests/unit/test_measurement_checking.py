@@ -10,7 +10,7 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.events import BoundViolated
 from protocols.measurement.front.simulator import SimulatedQueries, plugin_of
 from protocols.measurement.guarantee.interval import Interval
-from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample, Want
 from protocols.measurement.messages import ReadValue
 from protocols.measurement.placing.along import DISTRUSTED_S
 from protocols.measurement.placing.checking import ANSWER_S, CHECK_S
@@ -83,29 +83,38 @@ def test_an_owner_says_of_its_own_samples_what_was_true() -> None:
 
 def test_a_cache_that_lies_is_found_and_its_owner_provides_from_then_on() -> None:
     simulation, plugins, violations = ring(24)
-    reader, liar = plugins[1], plugins[2]
-    reader.watching.hold({"level": 0.4}, [each.host.id for each in plugins], 30.0)
+    everybody = {plugin.host.id: plugin for plugin in plugins}
+    for plugin in plugins:
+        plugin.watching.hold({"level": 0.4}, everybody, 30.0)
     simulation.run_for(60)
-    holder = reader.caching.holder
-    owner = plugins[3].host.id
-    level = Measurement(owner, "level")
-    told = holder.held[level]
-    now = reader.host.now()
-    known = plugins[3].caching.owner.known(level)
-    assert known is not None
-    lie = BoundClaim(99.0, 99.0, Interval(98.8, 99.2), known.claim.since, 2)
-    held = type(told)(liar.host.id, told.boot, 1, lie, now)
-    holder.held[level] = held
+    reader, level, liar = next(
+        (plugin, measurement, everybody[held.provider])
+        for plugin in plugins
+        for measurement, held in plugin.caching.holder.held.items()
+        if held.provider != measurement.owner
+    )
+    honest = liar.caching.provider._known
+
+    def lie(measurement: Measurement, now: float) -> Known | None:
+        known = honest(measurement, now)
+        if measurement != level or known is None:
+            return known
+        return Known(BoundClaim(99.0, 99.0, Interval(98.8, 99.2), known.claim.since, known.claim.hops), now)
+
+    liar.caching.provider._known = lie
+    liar._carry_out(liar.caching._changed({level: False}, liar.host.now()))
+    simulation.run_for(1.0)
+    told = reader.caching.read(level, reader.host.now())
+    assert told is not None and told.claim.value == 99.0
     for _ in range(40 * int(CHECK_S)):
-        held.basis = reader.host.now()  # the liar vouches for it again and again
-        holder.held[level] = held
         simulation.run_for(1.0)
-        if violations.found:
+        told = reader.caching.read(level, reader.host.now())
+        if told is None or told.claim.value != 99.0:
             break
-    assert [each.name for each in violations.found] == ["level"]
+    assert {each.name for each in violations.found} == {"level"}
     simulation.run_for(ANSWER_S)
-    answer = reader.caching.read(level, reader.host.now())
-    assert answer is not None and answer.provider == owner and answer.claim.value != 99.0
+    told = reader.caching.read(level, reader.host.now())
+    assert told is not None and told.provider == level.owner and told.claim.value != 99.0
 
 
 def test_a_node_on_the_way_that_answers_falsely_is_found_and_not_believed_any_more() -> None:

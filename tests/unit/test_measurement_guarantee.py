@@ -6,15 +6,16 @@ import math
 from random import Random
 
 import pytest
+from hypothesis import given, strategies as st
 
 from peerd.ids import NodeId
 from peerd.lib.leases import at_least, at_most
 from protocols.measurement.guarantee import provider as provider_module
 from protocols.measurement.guarantee.caching import CacheAnswer, Caching
 from protocols.measurement.guarantee.centre import Centre
-from protocols.measurement.guarantee.effects import Effect, Moved, ProviderLost, SendTo
+from protocols.measurement.guarantee.effects import Effect, Moved, ProviderLate, ProviderLost, SendTo
 from protocols.measurement.guarantee.interval import Interval, around
-from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.messages import AGE_UNIT_S, CacheAsk, CacheUpdate, StandingPromises
 from protocols.measurement.guarantee.words import Measurement, Terms, Want
 
 OWNER, MIDDLE, LEAF = NodeId(1), NodeId(2), NodeId(3)
@@ -61,8 +62,8 @@ class Line:
         """The owner has asked its source, which answers now."""
         self.do(OWNER, self.nodes[OWNER].sampled({"cpu": value}, self.now - took_s, self.now))
 
-    def want(self, node: NodeId, half_width: float, provider: NodeId) -> None:
-        self.do(node, self.nodes[node].want([Want(CPU, half_width)], provider, self.now))
+    def want(self, node: NodeId, half_width: float, provider: NodeId, update_s: float | None = None) -> None:
+        self.do(node, self.nodes[node].want([Want(CPU, half_width)], provider, self.now, update_s))
 
     def pass_time(self, seconds: float) -> None:
         """Each node looks after its own every second."""
@@ -91,10 +92,21 @@ class Line:
 @pytest.fixture
 def line() -> Line:
     """The owner has a value, and both others hold it."""
+    return held_line()
+
+
+@pytest.fixture
+def busy_line(monkeypatch: pytest.MonkeyPatch) -> Line:
+    """The same, where both want to hear more often than usual, and the cache in the middle takes one for several."""
+    monkeypatch.setattr(provider_module, "SEVERAL", 1)
+    return held_line(4.0)
+
+
+def held_line(update_s: float | None = None) -> Line:
     line = Line()
     line.sample(50.0)
-    line.want(MIDDLE, 1.0, OWNER)
-    line.want(LEAF, 3.0, MIDDLE)
+    line.want(MIDDLE, 1.0, OWNER, update_s)
+    line.want(LEAF, 3.0, MIDDLE, update_s)
     line.sent.clear()
     return line
 
@@ -108,7 +120,8 @@ def test_a_holder_is_told_only_when_its_bounds_are_broken(line: Line) -> None:
     (entry,) = update.entries
     assert entry.claim.interval.holds(51.1)
     assert entry.claim.interval.half_width == pytest.approx(1.0)
-    assert entry.follows == entry.number - 1
+    assert entry.replaces == entry.number - 1 and entry.is_continuous
+    assert entry.measurement is None and entry.claim.since.epoch == 0, "which the holder knows"
     assert not line.updates(LEAF)
     assert line.read(LEAF).claim.interval == Interval(47.0, 53.0)
 
@@ -133,7 +146,7 @@ def test_what_breaks_its_bounds_again_and_again_is_told_now_and_then_and_is_as_o
         assert any(answer.claim.interval.holds(50.0 + 10.0 * each) for each in range(since, second + 1))
     told = [update for update in line.updates(LEAF) if update.entries]
     assert len(told) == 5, "at once, and then with each second sample, the first after half of that time"
-    assert [update.entries[0].follows > 0 for update in told] == [True, False, False, False, False]
+    assert [update.entries[0].is_continuous for update in told] == [True, False, False, False, False]
 
 
 def test_what_broke_just_after_others_is_told_by_the_next_tick_after_the_time(line: Line) -> None:
@@ -150,14 +163,39 @@ def test_what_broke_just_after_others_is_told_by_the_next_tick_after_the_time(li
 
 
 def test_a_holder_hears_at_least_so_often(line: Line) -> None:
-    line.pass_time(4)
+    for second in range(60):
+        line.sample(50.0)
+        line.pass_time(1)
+        if second == 19:
+            line.sent.clear()
+        assert line.read(MIDDLE).age_s < 7.0
+        assert line.read(LEAF).age_s < 13.0
+    assert sum(send.to == OWNER for _, send in line.sent) == 4
+    assert 7 <= len(line.updates(MIDDLE)) <= 9
+    assert 7 <= len(line.updates(LEAF)) <= 13
+
+
+def test_a_cache_that_several_hear_from_asks_often_and_passes_on_at_once_what_it_hears(busy_line: Line) -> None:
+    line = busy_line
+    line.pass_time(1)
     assert not line.updates(MIDDLE)
     line.sample(50.0)
-    line.pass_time(2)
+    line.pass_time(1)
     (update,) = line.updates(MIDDLE)
     assert not update.entries
-    assert line.read(MIDDLE).age_s < 3.0
-    assert line.read(LEAF).age_s < 4.0, "what keeps a cache fresh is passed on at once"
+    assert line.read(MIDDLE).age_s < 1.2, "as old as the sample"
+    assert not line.updates(LEAF)
+    line.pass_time(1)
+    (update,) = line.updates(LEAF)
+    assert not update.entries
+    assert line.read(LEAF).age_s < 3.0, "what keeps a cache fresh is passed on with the next tick"
+    for second in range(60):
+        line.sample(50.0)
+        line.pass_time(1)
+        if second == 19:
+            line.sent.clear()
+        assert line.read(LEAF).age_s < 5.0
+    assert sum(send.to == OWNER for _, send in line.sent) == len(line.updates(MIDDLE)) == 20
 
 
 def test_a_value_is_as_old_as_the_question_that_brought_it() -> None:
@@ -202,11 +240,28 @@ def test_who_missed_a_change_does_not_trust_what_it_has_and_asks(line: Line) -> 
     assert not line.read(MIDDLE).is_stale
 
 
+def test_a_cache_that_does_not_keep_a_value_as_young_as_it_is_wanted_is_late() -> None:
+    line = held_line(2.0)
+    line.unreachable = {MIDDLE}
+    line.pass_time(4)
+    assert not line.other
+    line.pass_time(1)
+    assert line.other == [ProviderLate(CPU)]
+    line.want(LEAF, 3.0, OWNER, 2.0)  # this is what is done then
+    line.pass_time(10)
+    assert line.other == [ProviderLate(CPU)] and line.read(LEAF).provider == OWNER
+
+
+def test_of_a_node_that_is_not_to_be_reached_nothing_is_waited_for_but_what_it_owns(line: Line) -> None:
+    assert line.nodes[LEAF].lost(MIDDLE) == [ProviderLost(CPU, MIDDLE)]
+    assert line.nodes[MIDDLE].lost(OWNER) == line.nodes[OWNER].lost(LEAF) == []
+
+
 def test_what_a_silent_provider_gave_is_dropped_with_all_below_it(line: Line) -> None:
     line.unreachable = {OWNER}
     line.pass_time(29)
     assert not line.read(MIDDLE).is_stale
-    assert not line.other
+    assert set(line.other) == {ProviderLate(CPU)}, "where it is wanted as young as that, its owner is to be asked"
     line.pass_time(10)
     assert line.read(MIDDLE).is_stale
     assert line.read(LEAF).is_stale
@@ -236,8 +291,9 @@ def test_a_provider_that_began_anew_is_asked_for_everything(line: Line) -> None:
     line.restart(MIDDLE)
     line.want(MIDDLE, 1.0, OWNER)
     line.pass_time(11)
-    line.sample(50.0)
-    line.pass_time(6)
+    for _ in range(9):
+        line.sample(50.0)
+        line.pass_time(1)
     assert line.read(LEAF).age_s < 10.0
 
 
@@ -383,4 +439,42 @@ def test_what_is_not_wanted_any_more_ends_though_bounds_have_broken_meanwhile() 
     holder.tick(12.0)
     holder.heard(NodeId(1), late.message, 12.0)
     [again] = [each for each in holder.tick(12.5) if isinstance(each, SendTo)]  # should the first have been lost
-    assert isinstance(again.message, CacheAsk) and again.message.unwanted == (cpu,)
+    assert isinstance(again.message, CacheAsk) and again.message.drops == (late.message.entries[0].number,)
+
+
+def test_who_has_missed_a_promise_asks_for_all_that_it_wants() -> None:
+    """What replaces a promise does not say again what it is about."""
+    line = Line()
+    line.sample(50.0)
+    line.want(MIDDLE, 1.0, OWNER)
+    line.unreachable = {MIDDLE}
+    line.sample(60.0)  # this word is lost
+    line.unreachable = set()
+    line.now += 2.0
+    line.sent.clear()
+    line.sample(70.0)
+    [update] = line.updates(MIDDLE)
+    assert update.entries[0].measurement is None and not update.newest
+    assert line.read(MIDDLE).claim.interval.holds(50.0)
+    assert line.read(MIDDLE).age_s >= 2.0, "it is not renewed by that"
+    line.pass_time(1)
+    assert line.read(MIDDLE).claim.interval.holds(70.0)
+    assert len(line.nodes[OWNER].provider.edges[MIDDLE].guarantees) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "ages"), [((1, 2), (0,)), ((), (0,)), ((0,), (0,)), ((3, 0), (0, 0))], ids=["short", "none", "0", "twice"]
+)
+def test_promises_without_an_age_or_a_number_of_their_own_are_refused(
+    steps: tuple[int, ...], ages: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match="a number of its own, and an age"):
+        StandingPromises(steps, ages)
+
+
+@given(st.dictionaries(st.integers(1, 1 << 63), st.floats(0.0, 1e6)))
+def test_ages_are_told_no_younger_and_hardly_older_than_they_are(ages: dict[int, float]) -> None:
+    told = StandingPromises.of(ages).ages_s()
+    assert told.keys() == ages.keys()
+    assert all(0.0 <= told[number] - age_s <= AGE_UNIT_S for number, age_s in ages.items())
+    assert StandingPromises.of({1: 1e300}).ages_s()[1] >= 1e7

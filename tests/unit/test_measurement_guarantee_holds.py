@@ -15,7 +15,7 @@ from peerd.lib import leases
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.holder import Holder
 from protocols.measurement.guarantee.interval import Interval
-from protocols.measurement.guarantee.messages import CacheUpdate
+from protocols.measurement.guarantee.messages import CacheUpdate, StandingPromises
 from protocols.measurement.guarantee.provider import Provider
 from tests.support.guarantee_world import CPU, TERMS, World, drawn, drawn_op
 
@@ -89,9 +89,9 @@ def renews_whatever_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Holder.heard
 
     def hears(self: Holder, provider: Any, word: CacheUpdate, now: float) -> Any:
-        mine = tuple(self._up(provider).promises)
-        standing = tuple(replace(each, numbers=tuple({*each.numbers, *mine})) for each in word.standing)
-        return heard(self, provider, replace(word, standing=standing), now)
+        ages = word.standing.ages_s()
+        mine = dict.fromkeys(self._up(provider).promises, min(ages.values())) if ages else {}
+        return heard(self, provider, replace(word, standing=StandingPromises.of(mine | ages)), now)
 
     monkeypatch.setattr(Holder, "heard", hears)
 

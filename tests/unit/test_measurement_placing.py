@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from random import Random
 from typing import cast
 
@@ -32,7 +33,7 @@ from protocols.measurement.placing.subtree import (
     bloom_size,
     joined,
 )
-from protocols.measurement.placing.wants import HeldWants, Why
+from protocols.measurement.placing.wants import DIRECT_S, HeldWants, Why
 from protocols.measurement.plugin import MeasurementQueries
 
 OWNER = NodeId(9)
@@ -453,6 +454,7 @@ class NoSplicing:
 
     def __init__(self) -> None:
         self.sought: dict[Measurement, tuple[Want, float]] = {}
+        self.provided: set[Measurement] = set()
 
     def seek(self, wants: Iterable[Want], update_s: float) -> None:
         self.sought |= {want.measurement: (want, update_s) for want in wants}
@@ -461,16 +463,21 @@ class NoSplicing:
         for measurement in measurements:
             self.sought.pop(measurement, None)
 
+    def provides(self, measurement: Measurement) -> bool:
+        return measurement in self.provided
+
 
 class Reasons:
     """A node's reasons, and what it asks for because of them."""
 
     def __init__(self, placing: str) -> None:
-        self.splicing, self.effects = NoSplicing(), list[Effect]()
+        self.splicing, self.effects, self.left = NoSplicing(), list[Effect](), list[bool]()
         self.caching = Caching(NodeId(1), 1, Terms())
         config = MeasurementConfig.model_validate({"placing": placing})
         splicing = cast(Splicing, self.splicing)
-        self.wants = HeldWants(FakeHost(1), config, self.caching, splicing, self.effects.extend)
+        self.host = FakeHost(1)
+        left = partial(self.left.append, True)
+        self.wants = HeldWants(self.host, config, self.caching, splicing, self.effects.extend, left)
 
     def asked(self) -> list[tuple[float, float]]:
         """Half-widths and intervals of all that owners were asked for, since the last time."""
@@ -502,27 +509,59 @@ def test_a_value_is_held_as_the_stricter_of_two_reasons_wants_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("placing", "over_tree"), [("owners", set()), ("tree", {"watched", "cached"}), ("auto", {"cached"})]
+    ("placing", "is_over_tree"), [("owners", False), ("squares", False), ("tree", True), ("auto", True)]
 )
-def test_where_a_value_is_sought_goes_by_the_placing_and_the_reason(placing: str, over_tree: set[str]) -> None:
+def test_where_a_value_is_sought_goes_by_the_placing(placing: str, is_over_tree: bool) -> None:
     whys: tuple[Why, ...] = ("watched", "cached")
     for why in whys:
         reasons = Reasons(placing)
         reasons.wants.hold(why, [(Want(CPU, 2.0), 4.0)])
-        is_sought = why in over_tree
-        assert bool(reasons.splicing.sought) is is_sought
-        assert bool(reasons.asked()) is not is_sought
+        assert bool(reasons.splicing.sought) is is_over_tree
+        assert bool(reasons.asked()) is not is_over_tree
 
 
-def test_a_watched_value_that_is_cached_as_well_is_sought_over_the_tree_however_strict_the_watch() -> None:
+def test_what_caches_do_not_keep_young_enough_for_a_client_its_owner_provides_for_a_while() -> None:
+    reasons = Reasons("auto")
+    reasons.wants.hold("cached", [(Want(CPU, 2.0), 4.0)])
+    reasons.wants.late(CPU)
+    assert reasons.splicing.sought and not reasons.asked(), "a question is asked when it is too old"
+    reasons.wants.hold("watched", [(Want(CPU, 1.0), 1.0)])
+    assert reasons.splicing.sought == {CPU: (Want(CPU, 1.0), 1.0)}
+    reasons.wants.late(CPU)
+    assert not reasons.splicing.sought
+    assert reasons.asked() == [(1.0, 1.0)]
+    reasons.host.time_s += DIRECT_S
+    reasons.wants.look()
+    assert not reasons.splicing.sought
+    reasons.host.time_s += 1.0
+    reasons.wants.look()
+    assert reasons.splicing.sought == {CPU: (Want(CPU, 1.0), 1.0)}
+    reasons.wants.late(CPU)
+    reasons.wants.let_go("watched", [CPU])
+    reasons.wants.let_go("cached", [CPU])
+    reasons.wants.hold("cached", [(Want(CPU, 2.0), 4.0)])
+    assert reasons.splicing.sought, "nothing is remembered of what nobody wants"
+
+
+def test_what_others_hold_from_here_goes_on_until_it_is_decided_that_it_ends() -> None:
+    """When a client went away, whoever held the value from here was told at once that it is gone."""
     reasons = Reasons("auto")
     reasons.wants.hold("watched", [(Want(CPU, 1.0), 1.0)])
-    reasons.wants.hold("cached", [(Want(CPU, 2.0), 4.0)])
+    reasons.splicing.provided.add(CPU)
+    reasons.wants.let_go("watched", [CPU])
     assert reasons.splicing.sought == {CPU: (Want(CPU, 1.0), 1.0)}
-    reasons.asked()
+    assert reasons.wants.cached() == {CPU} and not reasons.wants.is_needed(CPU)
+    assert reasons.left, "the decider hears of it, though nobody has asked for anything"
     reasons.wants.let_go("cached", [CPU])
+    assert not reasons.splicing.sought and not reasons.wants.cached()
+
+
+def test_of_who_has_told_something_wrong_all_is_held_from_its_owners() -> None:
+    reasons = Reasons("tree")
+    reasons.wants.hold("cached", [(Want(CPU, 2.0), 4.0)])
+    reasons.wants.avoid_caches([CPU, Measurement(NodeId(9), "another")], 600.0)
     assert not reasons.splicing.sought
-    assert reasons.asked() == [(1.0, 1.0)], "the owner is asked again, which is quicker where bounds break"
+    assert reasons.asked() == [(2.0, 4.0)]
 
 
 def test_a_cache_stays_as_it_is_held_while_that_is_about_what_is_needed() -> None:

@@ -21,8 +21,9 @@ from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheEn
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
 from protocols.measurement.messages import READ_MAX
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX
+from protocols.measurement.placing import splicing as splicing_module
 from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn, Subtree
-from protocols.measurement.placing.splicing import LEAVING_S, statement
+from protocols.measurement.placing.splicing import LEAVING_S, PARKED_S, statement
 from protocols.measurement.placing.wants import Why
 from protocols.measurement.plugin import TICK_S
 from tests.support.measurement_spot import (
@@ -67,6 +68,81 @@ def test_who_provides_answers_with_the_way_and_others_pass_the_question_on() -> 
     assert update.path == (HOLDER, RIGHT, ME) and [entry.measurement for entry in update.entries] == [cpu(ME)]
     assert isinstance(question, SpliceIn) and child == peer(LEFT)
     assert question.path == (HOLDER, RIGHT, ME) and [want.measurement for want in question.wants] == [cpu(LEFT_OWNER)]
+
+
+def test_a_question_for_what_this_node_asks_for_itself_waits_for_that() -> None:
+    """Where many begin to watch at once, owners provided for all of them first, and moved them one by one."""
+    spot = Spot()
+    spot.plugin.wants.hold("watched", [(Want(cpu(LEFT_OWNER), 1.0), 5.0), (Want(cpu(RIGHT_OWNER), 1.0), 5.0)])
+    own = [message for _, message in sent(spot, SpliceIn) if isinstance(message, SpliceIn)]
+    spot.host.deliver(splice([cpu(LEFT_OWNER), cpu(RIGHT_OWNER)]), peer(HOLDER))
+    assert not spot.host.take_sent()
+    entry = CacheEntry(1, 0, False, claim(), cpu(LEFT_OWNER))
+    boot, number = spot.plugin.caching.boot, own[0].number
+    way, standing = (NodeId(ME), NodeId(LEFT), NodeId(LEFT_OWNER)), StandingPromises((1,), (0,))
+    spot.host.deliver(CacheUpdate(1, boot, number, 0, (entry,), standing, path=way), peer(LEFT_OWNER))
+    spot.host.take_sent()
+    spot.host.fire("splice_parked")
+    [(holder, update)] = spot.host.take_sent()
+    assert holder == peer(HOLDER) and isinstance(update, CacheUpdate) and update.path == (HOLDER, ME)
+    assert [entry.measurement for entry in update.entries] == [cpu(LEFT_OWNER)]
+    spot.host.time_s += PARKED_S
+    spot.host.fire("splice_parked")
+    [(child, question)] = sent(spot, SpliceIn)
+    assert isinstance(question, SpliceIn) and child == peer(RIGHT) and question.path == (HOLDER, ME)
+    assert [want.measurement for want in question.wants] == [cpu(RIGHT_OWNER)], "it goes on, late"
+    assert not spot.plugin.splicing._parked
+
+
+def test_of_too_many_questions_that_wait_the_last_ones_go_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splicing_module, "PARKED_MAX", 1)
+    spot = Spot()
+    spot.plugin.wants.hold("watched", [(Want(cpu(LEFT_OWNER), 1.0), 5.0)])
+    sent(spot, SpliceIn)
+    for number in (1, 2):
+        spot.host.deliver(splice([cpu(LEFT_OWNER)], number=number), peer(HOLDER))
+    [(_, question)] = sent(spot, SpliceIn)
+    assert isinstance(question, SpliceIn) and question.number == 2
+
+
+def test_news_of_the_provider_before_are_no_answer_to_who_provides_now() -> None:
+    """Bounds that broke while a holder was being moved left it with its old provider for ever."""
+    spot = Spot()
+    measurement = cpu(LEFT_OWNER)
+    spot.plugin.wants.hold("watched", [(Want(measurement, 1.0), 5.0)])
+    [(_, question)] = sent(spot, SpliceIn)
+    assert isinstance(question, SpliceIn)
+    boot, owner = spot.plugin.caching.boot, peer(LEFT_OWNER)
+
+    def tell(provider: int, number: int, asked: int, way: Sequence[int] = ()) -> None:
+        entry = CacheEntry(number, 0, False, claim(), measurement)
+        path, standing = tuple(NodeId(each) for each in way), StandingPromises((number,), (0,))
+        spot.host.deliver(CacheUpdate(1, boot, asked, 0, (entry,), standing, path=path), peer(provider))
+
+    tell(LEFT_OWNER, 1, question.number, (ME, LEFT, LEFT_OWNER))
+    spot.host.deliver(MoveCaches(peer(LEFT), (MovedCache(measurement, (NodeId(ME), NodeId(LEFT))),)), owner)
+    [(_, moved)] = sent(spot, SpliceIn)
+    assert isinstance(moved, SpliceIn) and moved.is_move
+    tell(LEFT_OWNER, 2, question.number)
+    assert spot.plugin.caching.holder.wanted[measurement].provider == LEFT_OWNER
+    tell(LEFT, 1, moved.number, (ME, LEFT))
+    assert spot.plugin.caching.holder.wanted[measurement].provider == LEFT
+    assert spot.plugin.caching.holder.held[measurement].provider == LEFT
+
+
+def test_a_provider_that_is_lost_is_replaced_at_once_and_not_when_its_word_is_too_old() -> None:
+    spot = Spot()
+    measurement = cpu(LEFT_OWNER)
+    spot.plugin.wants.hold("cached", [(Want(measurement, 1.0), 5.0)])
+    [(_, question)] = sent(spot, SpliceIn)
+    assert isinstance(question, SpliceIn)
+    entry, boot = CacheEntry(1, 0, False, claim(), measurement), spot.plugin.caching.boot
+    standing, way = StandingPromises((1,), (0,)), (NodeId(ME), NodeId(LEFT))
+    spot.host.deliver(CacheUpdate(1, boot, question.number, 0, (entry,), standing, path=way), peer(LEFT))
+    spot.host.take_sent()
+    spot.plugin.peer_down(peer(LEFT), "gone")
+    spot.host.fire("splice_again")
+    assert len(sent(spot, SpliceIn)) == 1
 
 
 def test_a_question_ends_at_its_owner_also_where_that_has_no_value() -> None:
@@ -139,10 +215,10 @@ def hold_over_tree(spot: Spot, owner: int = LEFT_OWNER) -> None:
 def answer(spot: Spot, question: SpliceIn, way: Sequence[int]) -> None:
     """The last node of the way provides what was asked for."""
     [want] = question.wants
-    entry = CacheEntry(want.measurement, 1, 0, claim())
+    entry = CacheEntry(1, 0, False, claim(), want.measurement)
     path = (NodeId(ME), *map(NodeId, way))
-    boot, standing = spot.plugin.caching.boot, (StandingPromises(0.0, (1,)),)
-    spot.host.deliver(CacheUpdate(1, boot, question.number, 0.0, (entry,), standing, path=path), peer(way[-1]))
+    boot, standing = spot.plugin.caching.boot, StandingPromises((1,), (0,))
+    spot.host.deliver(CacheUpdate(1, boot, question.number, 0, (entry,), standing, path=path), peer(way[-1]))
     spot.host.take_sent()
 
 
@@ -270,8 +346,8 @@ def test_who_goes_on_to_provide_what_a_node_at_rest_does_not_want_is_told_so() -
     spot = Spot()
     source, measurement = peer(LEFT_OWNER), cpu(LEFT_OWNER)
     told = BoundClaim(1.0, 1.0, Interval(0.0, 2.0), Sample(7, 3), 1)
-    entry = CacheEntry(measurement, 9, 8, told)
-    spot.host.deliver(CacheUpdate(7, spot.plugin.caching.boot, 0, 0.0, (entry,)), source)
+    entry = CacheEntry(9, 8, True, told, measurement)
+    spot.host.deliver(CacheUpdate(7, spot.plugin.caching.boot, 0, 0, (entry,)), source)
     spot.host.time_s += STOP_S + TICK_S
     spot.host.fire("tick")
     [(to, ask)] = [(to, message) for to, message in spot.host.take_sent() if isinstance(message, CacheAsk)]

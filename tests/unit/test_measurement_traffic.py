@@ -51,8 +51,8 @@ def test_values_are_counted_by_what_became_of_them() -> None:
 
 def test_messages_are_counted_by_kind() -> None:
     host, traffic = counts()
-    time_out = CacheUpdate(1, 1, 1, 0.0)
-    for message in (CacheAsk(1, 1, 1.0, 1.0), time_out, time_out, CacheUpdate(1, 1, 1, 0.0, gone=(CPU,))):
+    time_out = CacheUpdate(1, 1, 1, 0)
+    for message in (CacheAsk(1, 1, 1.0, 1.0), time_out, time_out, CacheUpdate(1, 1, 1, 0, gone=(CPU,))):
         traffic.sent(message)
     traffic.sent(ReadValues(()))
     traffic.sent(NodesQuestion(0, NodeId(0)))

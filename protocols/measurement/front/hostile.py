@@ -90,11 +90,11 @@ class TellsUnasked(Behaviour):
         victim, owner = (self.rng.choice(others) for _ in range(2))
         boot, number = self.rng.randrange(1, 5), self.rng.randrange(1, 20)
         entries = tuple(
-            CacheEntry(measurement, number, 0, claim)
+            CacheEntry(number, 0, False, claim, measurement)
             for measurement, claim in (lie_of(owner.id, name) for name in NAMES)
         )
-        standing = (StandingPromises(0.0, (number,)),)
-        self.node.say(victim, CacheUpdate(boot << 10, boot << 10, number, 0.0, entries, standing, (), number))
+        standing = StandingPromises((number,), (0,))
+        self.node.say(victim, CacheUpdate(boot << 10, boot << 10, number, 0, entries, standing, (), number))
 
 
 class AsksForMuch(Behaviour):

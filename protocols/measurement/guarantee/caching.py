@@ -75,10 +75,15 @@ class Caching:
 
     def tick(self, now: float) -> list[Effect]:
         """To be called a few times in each `Terms.update_s`."""
-        return [*self._done(self.holder.tick(now), now), *self.provider.tick(now)]
+        return [*self._done(self.holder.tick(now, passes_on=self.provider.passes_on()), now), *self.provider.tick(now)]
+
+    def lost(self, provider: NodeId) -> list[Effect]:
+        """A node is not to be reached."""
+        return self.holder.lost(provider)
 
     def _done(self, done: Heard, now: float) -> list[Effect]:
-        return [*done.effects, *self._changed(done.changed, now), *self.provider.renewed(done.renewed, now)]
+        self.provider.renewed(done.renewed)
+        return [*done.effects, *self._changed(done.changed, now)]
 
     def _changed(self, measurements: Mapping[Measurement, bool], now: float) -> list[Effect]:
         """This node knows something else of these; the value says whether what it knew held until now."""

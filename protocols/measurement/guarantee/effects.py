@@ -22,10 +22,16 @@ class ProviderLost(Frozen):
     provider: NodeId
 
 
+class ProviderLate(Frozen):
+    """This node wants a measurement, and who provides it, not its owner, does not keep it as young as it is wanted."""
+
+    measurement: Measurement
+
+
 class Moved(Frozen):
     """What this node knows of a measurement has changed: another interval, or nothing any more."""
 
     measurement: Measurement
 
 
-Effect = SendTo | ProviderLost | Moved
+Effect = SendTo | ProviderLost | ProviderLate | Moved

@@ -7,20 +7,32 @@ two that provide for each other.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.lib.leases import Asks, at_most
-from protocols.measurement.guarantee.effects import Effect, ProviderLost, SendTo
+from protocols.measurement.guarantee.effects import Effect, ProviderLate, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate
-from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample, Terms, Want
 
 STOP_S: Final = 1.0
 """A provider hears so soon that something of it is not wanted any more: else it sends updates for nothing."""
+ASKS: Final = 2.5
+"""A provider is asked to go on at least once in so many update intervals: a word counts for the older, the longer ago
+the question was by which it is dated."""
+PASSING_ASKS: Final = 0.5
+"""The same, where it is passed on to others, and has to be young."""
+YOUNG: Final = 1.5
+"""That is what is wanted more often than in so many of the intervals in which all are told anyway."""
+LATE: Final = 2.2
+"""A value that has come to be older than so many update intervals is not kept young enough."""
 NEVER: Final = float("-inf")
 
 
@@ -43,10 +55,14 @@ class ProviderEdge:
     asks: Asks = field(default_factory=Asks)
     boot: int = 0
     asked_at: float = NEVER
+    often_s: float = math.inf
+    """All that is wanted of it is to be vouched for so often, if not as often as all are."""
     promises: dict[int, Measurement] = field(default_factory=dict)
     """What this node holds of it, by the numbers of its promises in its boot."""
     unknown: set[int] = field(default_factory=set)
     """Promises of it that this node does not know."""
+    has_missed: bool = False
+    """It has replaced a promise that this node does not know: all is asked for anew."""
     unwanted: dict[Measurement, None] = field(default_factory=dict)
     """What it may still promise, and this node wants no more, or from another one."""
 
@@ -56,7 +72,7 @@ SOUGHT_MAX: Final = 256
 
 
 class WantedValue(Frozen):
-    """What this node wants, and from whom."""
+    """What this node wants, and from whom: vouched for so often, if not as often as all are."""
 
     half_width: float
     provider: NodeId
@@ -80,8 +96,8 @@ class Holder:
         self.wanted: dict[Measurement, WantedValue] = {}
         self._wanted_of: dict[NodeId, dict[Measurement, None]] = {}
         """The same by provider."""
-        self._sought: dict[Measurement, tuple[float, float]] = {}
-        """Half-width and update interval of what whoever answers is to provide."""
+        self._sought: dict[Measurement, tuple[float, float, int]] = {}
+        """Half-width and update interval of what whoever answers is to provide, and the number of the question."""
         self._sought_at: OrderedDict[int, float] = OrderedDict()
         """When these were asked for, by the number of the question."""
         self.held: dict[Measurement, HeldValue] = {}
@@ -95,7 +111,7 @@ class Holder:
 
         ``update_s``: they are to be vouched for at least so often, if not as often as all are.
         """
-        often_s = self._terms.update_s if update_s is None else min(update_s, self._terms.update_s)
+        often_s = self._terms.update_s if update_s is None else update_s
         for want in wants:
             self._sought.pop(want.measurement, None)
             self._set_wanted(want.measurement, WantedValue(want.half_width, provider, often_s))
@@ -115,18 +131,22 @@ class Holder:
         self._sought_at[self._numbers] = now
         if len(self._sought_at) > SOUGHT_MAX:
             self._sought_at.popitem(last=False)
-        often_s = min(update_s, self._terms.update_s)
-        self._sought.update((want.measurement, (want.half_width, often_s)) for want in wants)
-        return CacheAsk(self._boot, self._numbers, self._terms.max_age_s, often_s, tuple(wants))
+        self._sought.update((want.measurement, (want.half_width, update_s, self._numbers)) for want in wants)
+        return CacheAsk(self._boot, self._numbers, self._terms.max_age_s, self._often_s(update_s), tuple(wants))
 
-    def _found(self, provider: NodeId, word: CacheUpdate, asked_at: float) -> None:
+    def _found(
+        self, provider: NodeId, asked: int, entries: Iterable[tuple[Measurement, CacheEntry]], asked_at: float
+    ) -> None:
         """Somebody answers a question that was for nobody in particular."""
         up = self._up(provider)
-        up.asks.note(word.asked, asked_at)
+        up.asks.note(asked, asked_at)
         up.asked_at = max(up.asked_at, asked_at)
-        for entry in word.entries:
-            if (sought := self._sought.pop(entry.measurement, None)) is not None:
-                self._set_wanted(entry.measurement, WantedValue(sought[0], provider, sought[1]))
+        for measurement, _ in entries:
+            half_width, update_s, number = self._sought.get(measurement, (0.0, 0.0, 0))
+            if number == asked:  # else it is news of who has answered the question before
+                del self._sought[measurement]
+                self._set_wanted(measurement, WantedValue(half_width, provider, update_s))
+                up.often_s = min(up.often_s, update_s)
 
     def unwant(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
         """Hold them no more, so that nothing is sent for them."""
@@ -165,6 +185,13 @@ class Holder:
     def _up(self, provider: NodeId) -> ProviderEdge:
         return self._edges.setdefault(provider, ProviderEdge())
 
+    def _often_s(self, update_s: float) -> float:
+        return min(update_s, self._terms.update_s)
+
+    def update_s(self, measurement: Measurement) -> float:
+        """How often what this node wants is to be vouched for."""
+        return self._often_s(self.wanted[measurement].update_s)
+
     def _lacks(self, measurement: Measurement, wanted: WantedValue, boot: int) -> bool:
         held = self.held.get(measurement)
         if held is None or not held.vouched or (held.provider, held.boot) != (wanted.provider, boot):
@@ -179,9 +206,11 @@ class Holder:
         """Ask a provider for all that is wanted and lacking, and to go on with the rest."""
         up = self._up(provider)
         theirs = [(each, self.wanted[each]) for each in self._wanted_of.get(provider, ())]
-        lacking = [Want(each, wanted.half_width) for each, wanted in theirs if self._lacks(each, wanted, up.boot)]
-        often_s = min((wanted.update_s for _, wanted in theirs), default=self._terms.update_s)
+        lacks = [each for each in theirs if up.has_missed or self._lacks(*each, up.boot)]
+        lacking = [Want(measurement, wanted.half_width) for measurement, wanted in lacks]
+        up.often_s = min((wanted.update_s for _, wanted in theirs), default=math.inf)
         unknown, unwanted = sorted(up.unknown), [each for each in up.unwanted if not self._is_wanted_of(each, provider)]
+        up.has_missed = False
         up.unknown.clear()
         up.unwanted.clear()
         up.asked_at = now
@@ -191,7 +220,8 @@ class Holder:
             up.asks.note(self._numbers, now)
             part = slice(first, first + WANTED_MAX)
             some = tuple(lacking[part]), tuple(unknown[part]), tuple(unwanted[part])
-            asks.append(SendTo(provider, CacheAsk(self._boot, self._numbers, self._terms.max_age_s, often_s, *some)))
+            max_age_s, often_s = self._terms.max_age_s, self._often_s(up.often_s)
+            asks.append(SendTo(provider, CacheAsk(self._boot, self._numbers, max_age_s, often_s, *some)))
         return asks
 
     # Hearing
@@ -199,8 +229,9 @@ class Holder:
     def heard(self, provider: NodeId, word: CacheUpdate, now: float) -> Heard:
         """A provider says something, now or any time ago."""
         done = Heard({}, [], [])
+        entries = self._named(provider, word)
         if word.holder_boot == self._boot and (asked_at := self._sought_at.get(word.asked)) is not None:
-            self._found(provider, word, asked_at)
+            self._found(provider, word.asked, entries, asked_at)
         if word.holder_boot != self._boot:
             return done
         if word.entries:  # also of one from which nothing is wanted: it is told so
@@ -214,9 +245,12 @@ class Holder:
             up.unknown.clear()
         up.boot = word.boot
         said_at = up.asks.said_at(word.asked, word.since_s)
-        ages = {} if said_at is None else {number: each.age_s for each in word.standing for number in each.numbers}
-        for entry in word.entries:
-            self._take(provider, word.boot, entry, done, is_dated=entry.number in ages)
+        ages = {} if said_at is None else word.standing.ages_s()
+        if len(entries) < len(word.entries):
+            up.has_missed, named = True, {entry.number for _, entry in entries}
+            up.unknown.update(entry.number for entry in word.entries if entry.number not in named)
+        for measurement, entry in entries:
+            self._take(provider, word.boot, measurement, entry, done, is_dated=entry.number in ages)
         for measurement in word.gone:
             self._gone(provider, measurement, done)
         if said_at is not None:
@@ -224,6 +258,18 @@ class Holder:
         if is_behind:
             done.effects.extend(self._ask(provider, now))
         return done
+
+    def _named(self, provider: NodeId, word: CacheUpdate) -> list[tuple[Measurement, CacheEntry]]:
+        """The entries of a word, and what they are about, but for those that replace a promise which is not known."""
+        up, found = self._edges.get(provider), []
+        promises = up.promises if up is not None and up.boot == word.boot else {}
+        for entry in word.entries:
+            if entry.measurement is not None:
+                found.append((entry.measurement, entry))
+            elif (measurement := promises.get(entry.replaces)) is not None:
+                since = Sample(self.held[measurement].claim.since.epoch, entry.claim.since.number)
+                found.append((measurement, replace(entry, claim=replace(entry.claim, since=since))))
+        return found
 
     def _stand(
         self, provider: NodeId, word: CacheUpdate, ages: Mapping[int, float], said_at: float, done: Heard
@@ -266,27 +312,36 @@ class Holder:
             held.vouched = False
             done.changed[measurement] = False
 
-    def _take(self, provider: NodeId, boot: int, entry: CacheEntry, done: Heard, *, is_dated: bool) -> None:
+    def _take(
+        self,
+        provider: NodeId,
+        boot: int,
+        measurement: Measurement,
+        entry: CacheEntry,
+        done: Heard,
+        *,
+        is_dated: bool,
+    ) -> None:
         """A promise that this node may not have. Its age is in the same word, if it can be told."""
-        wanted, held, up = self.wanted.get(entry.measurement), self.held.get(entry.measurement), self._up(provider)
+        wanted, held, up = self.wanted.get(measurement), self.held.get(measurement), self._up(provider)
         is_here = held is not None and (held.provider, held.boot) == (provider, boot)
         if wanted is None or (wanted.provider != provider and not is_here):
-            up.unwanted[entry.measurement] = None
+            up.unwanted[measurement] = None
             return
         if held is not None and is_here and entry.number < held.number + held.vouched:
             return  # it has this one, or a later one
         if not (is_dated and entry.claim.interval.is_within(wanted.half_width)):
             if held is not None and is_here:
-                self._distrust(entry.measurement, held, done)
+                self._distrust(measurement, held, done)
             return
         if held is not None and is_here:
             up.promises.pop(held.number, None)
         elif held is not None:
-            self._let_go(entry.measurement, held)
-        is_continuous = held is not None and is_here and held.vouched and held.number == entry.follows
-        self.held[entry.measurement] = HeldValue(provider, boot, entry.number, entry.claim, NEVER)
-        up.promises[entry.number] = entry.measurement
-        done.changed[entry.measurement] = is_continuous and done.changed.get(entry.measurement, True)
+            self._let_go(measurement, held)
+        is_known = held is not None and is_here and held.vouched and held.number == entry.replaces
+        self.held[measurement] = HeldValue(provider, boot, entry.number, entry.claim, NEVER)
+        up.promises[entry.number] = measurement
+        done.changed[measurement] = is_known and entry.is_continuous and done.changed.get(measurement, True)
 
     def _gone(self, provider: NodeId, measurement: Measurement, done: Heard) -> None:
         wanted, held = self.wanted.get(measurement), self.held.get(measurement)
@@ -297,22 +352,46 @@ class Holder:
 
     # Time
 
-    def tick(self, now: float) -> Heard:
-        """Drop what nobody has vouched for in time, and ask those who have not been asked for a while."""
+    def tick(self, now: float, *, passes_on: bool = False) -> Heard:
+        """Drop what nobody has vouched for in time, and ask those who have not been asked for a while.
+
+        ``passes_on``: to others, all of it at once. So all providers are asked at once, and each time that this node is
+        to hear of them: then nothing of it is older than the way to it.
+        """
         done = Heard({}, [], [])
         for measurement, held in self.held.items():
             if held.vouched and now - held.basis > self._terms.max_age_s:
                 self._distrust(measurement, held, done)
                 if measurement in self.wanted:
                     done.effects.append(ProviderLost(measurement, held.provider))
+            elif held.vouched and held.provider != measurement.owner and self._is_late(measurement, held, now):
+                done.effects.append(ProviderLate(measurement))
         providers = self.providers()
         self._edges = {provider: edge for provider, edge in self._edges.items() if provider in providers}
-        for provider in providers:
-            up = self._up(provider)
-            is_to_stop = bool(up.unknown or up.unwanted) and now - up.asked_at >= STOP_S
-            if is_to_stop or now - up.asked_at >= self._terms.ask_s:
+        due = {provider: self._due(self._up(provider), now, passes_on=passes_on) for provider in providers}
+        least = 0.5 if passes_on and max(due.values(), default=0.0) >= 1.0 else 1.0
+        for provider, share in due.items():
+            if share >= least:
                 done.effects.extend(self._ask(provider, now))
         return done
+
+    def _due(self, up: ProviderEdge, now: float, *, passes_on: bool) -> float:
+        """How much is over of the time after which a provider is asked again."""
+        asked_s = now - up.asked_at
+        if (up.unknown or up.unwanted) and asked_s >= STOP_S:
+            return 1.0
+        has_to_be_young = passes_on and up.often_s < YOUNG * self._terms.update_s
+        intervals = PASSING_ASKS if has_to_be_young else ASKS
+        return asked_s / min(self._terms.ask_s, intervals * self._often_s(up.often_s))
+
+    def _is_late(self, measurement: Measurement, held: HeldValue, now: float) -> bool:
+        wanted = self.wanted.get(measurement)
+        return wanted is not None and wanted.provider == held.provider and now - held.basis > LATE * wanted.update_s
+
+    def lost(self, provider: NodeId) -> list[Effect]:
+        """A node is not to be reached. What it owns is asked for again anyway."""
+        wanted = self._wanted_of.get(provider, ())
+        return [ProviderLost(measurement, provider) for measurement in wanted if measurement.owner != provider]
 
     def is_provider(self, node: NodeId) -> bool:
         """Whether it provides for this node, or may, or has still to hear that it need not."""

@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.lib.leases import at_most
 from protocols.measurement.guarantee.effects import Effect, SendTo
 from protocols.measurement.guarantee.interval import around
 from protocols.measurement.guarantee.messages import (
+    AGE_UNIT_S,
     STANDING_MAX,
     TOLD_MAX,
     CacheAsk,
@@ -28,19 +31,31 @@ from protocols.measurement.guarantee.messages import (
     CacheUpdate,
     StandingPromises,
 )
-from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample, Terms, Want
 
 HOLDERS_MAX: Final = 256
 """Nodes that one node provides for. Others are told that it does not."""
 GUARANTEES_MAX: Final = 4096
 """Promises of one node to one holder."""
 UPDATE_MIN_S: Final = 0.5
-"""However often a holder wants to hear, it does no more often than this without news."""
+"""However often a holder wants to hear, or asks, it does no more often than this without news."""
 GATHER_MAX_S: Final = 2.5
 """A holder that was told of broken bounds is told of more after this time at the latest, or after its update interval,
 which is half of its STALE, if that is shorter; after half of it where more break. So what leaves its bounds once is
 told at once, and what does all the time, or many values in turn, cost a holder no more than a word in half this time:
 until then a value is as old as it is."""
+MOSTLY: Final = 0.5
+"""What this node has from others it vouches for as soon as it was told itself that so much of it stands, within two
+ticks: when it has asked for it, and not as one bound after the other breaks."""
+SEVERAL: Final = 3
+"""For fewer holders it costs more to ask for all of it twice in their update interval than that each is provided for by
+the owners."""
+PASSED_ON: Final = 0.75
+"""And after this share of the holder's update interval at the latest, if that is shorter than usual."""
+POLLS: Final = 0.75
+"""A holder that asks again within this share of its update interval is told when it asks."""
+AT_LAST: Final = 1.5
+"""Such a one is told after so many update intervals without a question."""
 MAX_AGE_MAX_S: Final = 3600.0
 """The longest time for which a promise is kept to a holder that does not ask any more."""
 HOPS_MAX: Final = 32
@@ -85,6 +100,14 @@ class HolderEdge:
     """When the holder was last told of broken bounds."""
     is_behind: bool = False
     """Some promises are broken."""
+    passes_on: bool = False
+    """Some promises are about what others own."""
+    polls: bool = False
+    """It asks more often than it wants to be told, and is told when it asks."""
+    renewed: set[Measurement] = field(default_factory=set)
+    """What this node was told to stand since the last tick and, below, between that and the one before; but for what it
+    has told since."""
+    renewed_before: set[Measurement] = field(default_factory=set)
     guarantees: dict[Measurement, Guarantee] = field(default_factory=dict)
 
 
@@ -100,49 +123,55 @@ class Provider:
         """A holder asks for values, or for what it has to go on."""
         edge = self.edges.get(holder)
         if edge is None and len(self.edges) >= HOLDERS_MAX:
-            return self._say(holder, HolderEdge(ask.boot), now, gone=[want.measurement for want in ask.wants])
+            return self._say(holder, HolderEdge(ask.boot), now, {}, [want.measurement for want in ask.wants])
         is_new = edge is None or edge.boot < ask.boot
         if edge is None or is_new:
             edge = self.edges[holder] = HolderEdge(ask.boot, told_at=now)
-        if edge.boot > ask.boot or edge.asked >= ask.number:
-            return []  # of an earlier boot, or overtaken
+        if edge.boot > ask.boot or edge.asked > ask.number:
+            return []  # of an earlier boot, or overtaken; one question may be answered in parts
+        asked_s = now - edge.heard_at
         edge.asked, edge.heard_at = ask.number, now
         edge.max_age_s = min(MAX_AGE_MAX_S, max(edge.max_age_s, ask.max_age_s))
         edge.update_s = min(self._terms.update_s, max(UPDATE_MIN_S, ask.update_s))
+        edge.polls = asked_s <= POLLS * edge.update_s
         for measurement in ask.unwanted:
             edge.guarantees.pop(measurement, None)
         if ask.drops:
             numbers = {promise.number: measurement for measurement, promise in edge.guarantees.items()}
             for measurement in filter(None, map(numbers.get, ask.drops)):
                 del edge.guarantees[measurement]
-        entries, gone = [], []
-        for want in ask.wants:
-            entry = self._promised(edge, want, now)
-            gone.append(want.measurement) if entry is None else entries.append(entry)
-        has_news = is_new or entries or gone  # to a new holder: so that it learns of a restart here
-        return self._say(holder, edge, now, entries, gone) if has_news else []
+        entries: dict[Measurement, CacheEntry] = {}
+        gone = [want.measurement for want in ask.wants if not self._promised(edge, want, now, entries)]
+        edge.passes_on = any(promise.claim.hops > 1 for promise in edge.guarantees.values())
+        if is_new or entries or gone:  # to a new holder: so that it learns of a restart here
+            return self._say(holder, edge, now, entries, gone)
+        share = 0.0 if edge.polls else 0.5
+        return self._tell(holder, edge, now, [], share) if self._is_to_vouch(edge, now, share) else []
 
-    def _promised(self, edge: HolderEdge, want: Want, now: float) -> CacheEntry | None:
-        """The promise that a holder lacks, made anew if need be; ``None``: this node cannot make it."""
-        known, before = self._known(want.measurement, now), edge.guarantees.get(want.measurement)
+    def _promised(self, edge: HolderEdge, want: Want, now: float, entries: dict[Measurement, CacheEntry]) -> bool:
+        """Whether this node can make a promise that a holder lacks, which is one of ``entries`` then."""
+        measurement = want.measurement
+        known, before = self._known(measurement, now), edge.guarantees.get(measurement)
         if known is None or not _is_enough(known, want.half_width):
-            edge.guarantees.pop(want.measurement, None)
-            return None
+            edge.guarantees.pop(measurement, None)
+            return False
         if before is None and len(edge.guarantees) >= GUARANTEES_MAX:
-            return None
-        if before is None:
-            return self._promise(edge, want, known, 0)
-        if before.half_width == want.half_width and not before.is_broken:
-            return CacheEntry(want.measurement, before.number, 0, before.claim)
-        return self._promise(edge, want, known, before.number if before.held_until >= now else 0)
+            return False
+        if before is not None and before.half_width == want.half_width and not before.is_broken:
+            entries[measurement] = CacheEntry(before.number, 0, False, before.claim, measurement)
+        else:
+            replaces, held_until = (0, NEVER) if before is None else (before.number, before.held_until)
+            claim = self._promise(edge, want, known)
+            entries[measurement] = CacheEntry(self._numbers, replaces, held_until >= now, claim, measurement)
+        return True
 
-    def _promise(self, edge: HolderEdge, want: Want, known: Known, follows: int) -> CacheEntry:
+    def _promise(self, edge: HolderEdge, want: Want, known: Known) -> BoundClaim:
         self._numbers += 1
         theirs = known.claim
         interval = around(theirs.interval, theirs.level, want.half_width)
         claim = BoundClaim(theirs.value, theirs.level, interval, theirs.since, theirs.hops + 1)
         edge.guarantees[want.measurement] = Guarantee(self._numbers, want.half_width, claim)
-        return CacheEntry(want.measurement, self._numbers, follows, claim)
+        return claim
 
     def changed(self, measurements: Mapping[Measurement, bool], now: float) -> list[Effect]:
         """This node knows something else of these: tell the holders whose bounds that breaks, at once but for those
@@ -168,28 +197,37 @@ class Provider:
                 effects += self._tell(holder, edge, now, gone)
         return effects
 
-    def _tell(self, holder: NodeId, edge: HolderEdge, now: float, gone: list[Measurement]) -> list[Effect]:
-        """Say this, and all that is broken, and what is to be said soon anyway; nothing, if there is none of it."""
-        entries = []
+    def _tell(
+        self, holder: NodeId, edge: HolderEdge, now: float, gone: list[Measurement], share: float = 0.5
+    ) -> list[Effect]:
+        """Say this, and all that is broken, and what is to be said soon anyway, after this share of the update
+        interval; nothing, if there is none of it."""
+        entries: dict[Measurement, CacheEntry] = {}
         if edge.is_behind:
             edge.is_behind, edge.news_at = False, now
-            for measurement, promise in list(edge.guarantees.items()):
-                if promise.is_broken:
-                    entry = self._promised(edge, Want(measurement, promise.half_width), now)
-                    gone.append(measurement) if entry is None else entries.append(entry)
-        current = edge.guarantees if self._is_due_soon(edge, now) else ()
+            for measurement, before in list(edge.guarantees.items()):
+                if not before.is_broken:
+                    continue
+                if self._promised(edge, Want(measurement, before.half_width), now, entries):
+                    entries[measurement] = _short(entries[measurement], before.claim)
+                else:
+                    gone.append(measurement)
+        current = edge.guarantees if self._is_to_vouch(edge, now, share) else ()
         if current:
             edge.told_at = now
+            edge.renewed, edge.renewed_before = set(), set()
         return self._say(holder, edge, now, entries, gone, current) if entries or gone or current else []
 
-    def renewed(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
-        """This node was told that these still hold: tell the holders at once, so that age does not add up."""
-        effects: list[Effect] = []
+    def renewed(self, measurements: Iterable[Measurement]) -> None:
+        """This node was told that these still hold."""
         some = set(measurements)
-        for holder, edge in self.edges.items():
-            if self._is_due_soon(edge, now) and not some.isdisjoint(edge.guarantees):
-                effects += self._tell(holder, edge, now, [])
-        return effects
+        for edge in self.edges.values():
+            edge.renewed |= edge.guarantees.keys() & some
+
+    def passes_on(self) -> bool:
+        """Whether so many holders have something from here that others own that it is worth it to ask for that as often
+        as they want to hear of it."""
+        return sum(edge.passes_on for edge in self.edges.values()) >= SEVERAL
 
     def tick(self, now: float) -> list[Effect]:
         """To be called a few times in each `Terms.update_s`."""
@@ -197,8 +235,9 @@ class Provider:
         for holder, edge in list(self.edges.items()):
             if not self._may_hold(edge, now):
                 del self.edges[holder]
-            elif now - edge.told_at >= edge.update_s or (edge.is_behind and now - edge.news_at >= _gather_s(edge)):
+            elif self._is_to_vouch(edge, now) or (edge.is_behind and now - edge.news_at >= _gather_s(edge)):
                 effects += self._tell(holder, edge, now, [])
+            edge.renewed, edge.renewed_before = set(), edge.renewed
         return effects
 
     def _is_heard(self, edge: HolderEdge, now: float) -> bool:
@@ -209,45 +248,52 @@ class Provider:
         """Whether a holder may still take a value of this node for fresh (invariant 27), or has just asked."""
         return self._is_heard(edge, now) or now - edge.vouched_at <= at_most(edge.max_age_s)
 
-    def _is_due_soon(self, edge: HolderEdge, now: float) -> bool:
-        """Whether a holder is to hear of all promises about now."""
-        return self._is_heard(edge, now) and now - edge.told_at >= edge.update_s / 2
+    def _is_to_vouch(self, edge: HolderEdge, now: float, share: float = 1.0) -> bool:
+        """Whether a holder is to hear of all promises now: after this share of its update interval, of what this node
+        has from others when it has just heard of them itself, so that their age does not add up."""
+        told_s = now - edge.told_at
+        if not self._is_heard(edge, now) or told_s < max(UPDATE_MIN_S, min(share, 0.5) * edge.update_s):
+            return False
+        if edge.passes_on:
+            heard_of = len(edge.guarantees.keys() & (edge.renewed | edge.renewed_before))
+            at_last = PASSED_ON if edge.update_s < self._terms.update_s else 1.0
+            return heard_of > MOSTLY * len(edge.guarantees) or told_s >= at_last * edge.update_s
+        if share == 1.0 and edge.polls:
+            share = AT_LAST
+        return told_s >= share * edge.update_s
 
     def _say(
         self,
         holder: NodeId,
         edge: HolderEdge,
         now: float,
-        entries: Iterable[CacheEntry] = (),
+        entries: Mapping[Measurement, CacheEntry],
         gone: Iterable[Measurement] = (),
         current: Iterable[Measurement] = (),
     ) -> list[Effect]:
-        promised, ended, named = tuple(entries), tuple(gone), list(current)
+        promised, ended, named = tuple(entries.items()), tuple(gone), list(current)
         vouches = self._is_heard(edge, now)
         if vouches:
             edge.vouched_at = now
-        asked, since_s = (edge.asked, now - edge.heard_at) if vouches else (0, 0.0)
+        asked, since = (edge.asked, int((now - edge.heard_at) / AGE_UNIT_S)) if vouches else (0, 0)
         is_all = len(edge.guarantees) == len(named) <= STANDING_MAX and len(promised) <= TOLD_MAX
         words: list[Effect] = []
         for at in range(0, max(len(promised), len(ended), 1), TOLD_MAX):
             some, others = promised[at : at + TOLD_MAX], ended[at : at + TOLD_MAX]
             # An entry counts for nothing unless the same word says how old it is.
-            stand = self._standing(edge, [*(entry.measurement for entry in some), *named[:STANDING_MAX]], now)
-            newest = self._numbers if is_all else 0
-            word = CacheUpdate(self._boot, edge.boot, asked, since_s, some, stand, others, newest)
+            stand = self._standing(edge, [*(measurement for measurement, _ in some), *named[:STANDING_MAX]], now)
+            newest, told = self._numbers if is_all else 0, tuple(entry for _, entry in some)
+            word = CacheUpdate(self._boot, edge.boot, asked, since, told, stand, others, newest)
             words.append(SendTo(holder, word))
             named, is_all = [], False
         return words
 
-    def _standing(
-        self, edge: HolderEdge, measurements: Iterable[Measurement], now: float
-    ) -> tuple[StandingPromises, ...]:
-        """What is known to stand of the promises about these, the equally old together."""
-        numbers: dict[float, dict[int, None]] = {}
-        for measurement in measurements:
-            if (known := self._known(measurement, now)) is not None:
-                numbers.setdefault(self._age_s(known, now), {})[edge.guarantees[measurement].number] = None
-        return tuple(StandingPromises(age_s, tuple(sorted(each))) for age_s, each in numbers.items())
+    def _standing(self, edge: HolderEdge, measurements: Iterable[Measurement], now: float) -> StandingPromises:
+        """What is known to stand of the promises about these."""
+        known = ((measurement, self._known(measurement, now)) for measurement in measurements)
+        return StandingPromises.of(
+            {edge.guarantees[each].number: self._age_s(here, now) for each, here in known if here is not None}
+        )
 
     @staticmethod
     def _age_s(known: Known, now: float) -> float:
@@ -264,6 +310,14 @@ class Provider:
 
 def _gather_s(edge: HolderEdge) -> float:
     return min(GATHER_MAX_S, edge.update_s)
+
+
+def _short(entry: CacheEntry, before: BoundClaim) -> CacheEntry:
+    """A promise as a holder is told of it that has the one before."""
+    since = entry.claim.since
+    if not entry.replaces or since.epoch != before.since.epoch:
+        return entry
+    return replace(entry, measurement=None, claim=replace(entry.claim, since=Sample(0, since.number)))
 
 
 def _is_enough(known: Known, half_width: float) -> bool:

@@ -6,6 +6,7 @@ second, at some hundred bytes a value; a question to the owner about one value i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -27,11 +28,14 @@ ANSWER_S: Final = 2.0
 """An answer that takes longer says nothing. So the question was at most so long on its way, and the owner leaves out
 what it has read later than that before the claim's age."""
 CHECK_S: Final = 64.0
-"""One value is checked in this time."""
+"""At most one value is checked in this time."""
+READS: Final = 16
+"""After the first, one of so many answers to READs is checked, each of which has cost two messages and more: so checks,
+of two messages, are a small part of what reads cost."""
 
 
 class SpotChecks(Part):
-    """``distrust`` is called with what was told wrongly, and by whom."""
+    """``distrust`` is called with who has told something wrong."""
 
     def __init__(
         self,
@@ -40,7 +44,7 @@ class SpotChecks(Part):
         past: PastSamples,
         traffic: TrafficCounts,
         peer_of: Callable[[NodeId], PeerRef | None],
-        distrust: Callable[[Measurement, NodeId], None],
+        distrust: Callable[[NodeId], None],
     ) -> None:
         self._host, self._caching, self._past = host, caching, past
         self._traffic, self._peer_of, self._distrust = traffic, peer_of, distrust
@@ -60,7 +64,8 @@ class SpotChecks(Part):
 
     def read(self, found: Sequence[FoundAlong]) -> None:
         """The same of answers to a READ."""
-        if self._host.now() - self._checked_at >= CHECK_S:
+        checked_s = self._host.now() - self._checked_at
+        if checked_s == math.inf or (checked_s >= CHECK_S and not self._host.rng.randrange(READS)):
             self._check(found)
 
     def _check(self, told: Iterable[FoundAlong]) -> None:
@@ -84,7 +89,7 @@ class SpotChecks(Part):
         if outcome == "violated":
             owner, cache = format_id(measurement.owner), format_id(provider)
             self._host.emit(BoundViolated(name=measurement.name, owner=owner, cache=cache))
-            self._distrust(measurement, provider)
+            self._distrust(provider)
 
     @handles(CheckClaim)
     def _asked(self, question: CheckClaim, source: PeerRef) -> ClaimChecked:

@@ -28,7 +28,7 @@ class CacheDecider(Part):
     def __init__(self, host: Host, config: MeasurementConfig, caching: Caching) -> None:
         self._host, self._config, self._caching = host, config, caching
         self.renew_s = RENEWED * config.decide_interval
-        self.statistics = Statistics(RENEWED_LEAST * self.renew_s, self._wake)
+        self.statistics = Statistics(RENEWED_LEAST * self.renew_s, self.wake)
         self._is_awake = False
         self._since = 0.0
         self._cached: dict[Measurement, tuple[Want, float]] = {}
@@ -37,7 +37,8 @@ class CacheDecider(Part):
         """What carries its decisions out."""
         self._wants, self._splicing = wants, splicing
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """There is something to decide on."""
         if not self._is_awake:
             self._is_awake = True
             self._since = self._host.now()
@@ -59,7 +60,7 @@ class CacheDecider(Part):
         chosen = decide(foreign, config.cache_values, config.cache_updates, vouched_for)
         self._cached = {measurement: self._terms(candidate) for measurement, candidate in chosen.items()}
         self._wants.hold("cached", self._cached.values())
-        besides = [each for each in cached if each not in chosen and self._wants.is_watched(each)]
+        besides = [each for each in cached if each not in chosen and self._wants.is_needed(each)]
         self._wants.let_go("cached", besides)  # they go on to be held, and provided
         self._splicing.decided([each for each in self._wants.cached() if each not in chosen])
         self._wants.let_go("cached", self._splicing.left(now))

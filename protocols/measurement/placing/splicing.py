@@ -38,6 +38,12 @@ RENEWED_LEAST: Final = 4
 """Where that has found the same way twice, it is done at one time of so many."""
 AGAIN_S: Final = 1.0
 """A provider that is lost is replaced after this time, several of them together."""
+PARKED_S: Final = 1.0
+"""A question for what this node is about to have itself waits so long for that, and goes on then."""
+PARKED_LOOK_S: Final = 0.25
+"""So often it is looked what has come meanwhile: it is provided in as few words as may be."""
+PARKED_MAX: Final = 1024
+"""Questions that wait at a time; others go on."""
 LEAVING_S: Final = 30.0
 """A cache that goes away waits so long for its holders to find another provider."""
 TIDY_S: Final = 10.0
@@ -45,6 +51,7 @@ TIDY_S: Final = 10.0
 _SEEK: Final = "splice"
 _AGAIN: Final = "splice_again"
 _RENEW: Final = "splice_renew"
+_PARKED: Final = "splice_parked"
 
 
 def statement(question: SpliceIn) -> bytes:
@@ -81,6 +88,8 @@ class Splicing(Part):
         """How often its place would have been renewed since its way last changed."""
         self._holders: dict[Measurement, dict[NodeId, tuple[NodeId, ...]]] = {}
         """The ways of the nodes that this one provides for, each from the holder on, without this node."""
+        self._parked: list[tuple[SpliceIn, NodeId, float]] = []
+        """Questions that wait, whom each has come from, and since when."""
         self._leaving: dict[Measurement, float] = {}
         self._lost: dict[Measurement, None] = {}
         self._tidied_at = float("-inf")
@@ -159,10 +168,11 @@ class Splicing(Part):
             raise ProtocolError("malformed", "the way to a provider begins at its holder, ends there, and has no loop")
         wants, _, _ = self._open[update.asked]
         for entry in update.entries:
-            if wants.pop(entry.measurement, None) is not None:
-                if self._ways.get(entry.measurement) != update.path:
-                    self._same[entry.measurement] = 0
-                self._ways[entry.measurement] = update.path
+            measurement = entry.measurement
+            if measurement is not None and wants.pop(measurement, None) is not None:
+                if self._ways.get(measurement) != update.path:
+                    self._same[measurement] = 0
+                self._ways[measurement] = update.path
         if not wants:
             self._host.cancel_timer(_SEEK, update.asked)
             del self._open[update.asked]
@@ -248,8 +258,38 @@ class Splicing(Part):
         if mine:
             self._provide(question, mine, now)
         rest = [want for want in question.wants if want not in mine and want.measurement.owner != me]
-        if rest and len(path) < PATH_MAX - 1:
-            self._go_on(replace(question, path=(*path, me)), rest, source.id)
+        later = [want for want in rest if self._is_awaited(want.measurement, now)]
+        if later and len(self._parked) < PARKED_MAX:
+            if not self._parked:
+                self._host.set_timer(_PARKED, PARKED_LOOK_S)
+            self._parked.append((replace(question, wants=tuple(later)), source.id, now))
+            rest = [want for want in rest if want not in later]
+        self._pass_on(question, rest, source.id)
+
+    def _pass_on(self, question: SpliceIn, wants: Sequence[AlongWant], came_from: NodeId) -> None:
+        if wants and len(question.path) < PATH_MAX - 1:
+            self._go_on(replace(question, path=(*question.path, self._host.id)), wants, came_from)
+
+    def _is_awaited(self, measurement: Measurement, now: float) -> bool:
+        """Whether this node has asked for it itself. When many begin to watch at once, each passes here before the node
+        can provide anything; owners would provide for all of them first, and move them one by one."""
+        return measurement in self._sought and self._caching.fresh(measurement, now) is None
+
+    @on_timer(_PARKED)
+    def _look_at_parked(self, payload: None) -> None:
+        now = self._host.now()
+        parked, self._parked = self._parked, []
+        for question, source, since in parked:
+            mine = [want for want in question.wants if self._may_provide(want, question, now)]
+            rest = [want for want in question.wants if want not in mine]
+            if mine:
+                self._provide(question, mine, now)
+            if rest and now - since < PARKED_S:
+                self._parked.append((replace(question, wants=tuple(rest)), source, since))
+            else:
+                self._pass_on(question, rest, source)
+        if self._parked:
+            self._host.set_timer(_PARKED, PARKED_LOOK_S)
 
     def _may_provide(self, want: AlongWant, question: SpliceIn, now: float) -> bool:
         """Whether this node can, and is not itself about to leave, nor provided for by who asks."""
@@ -262,7 +302,7 @@ class Splicing(Part):
             and known is not None
             and measurement not in self._leaving
             and wanted.provider != question.holder.id
-            and wanted.update_s <= question.update_s
+            and self._caching.holder.update_s(measurement) <= question.update_s
             and known.claim.interval.is_within(want.half_width)
         )
 
@@ -352,9 +392,13 @@ class Splicing(Part):
             if not ways:
                 del self._holders[measurement]
 
+    def provides(self, measurement: Measurement) -> bool:
+        """Whether anybody holds this from here."""
+        return bool(self._widths(measurement))
+
     def left(self, now: float) -> list[Measurement]:
         """Those that nobody holds from here any more, or that were waited for long enough."""
-        return [each for each, until in self._leaving.items() if now >= until or not self._widths(each)]
+        return [each for each, until in self._leaving.items() if now >= until or not self.provides(each)]
 
 
 def _is_way(path: Sequence[NodeId], first: NodeId, last: NodeId) -> bool:
