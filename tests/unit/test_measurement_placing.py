@@ -19,6 +19,7 @@ from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.messages import CacheAsk
 from protocols.measurement.guarantee.words import Measurement, Terms, Want
 from protocols.measurement.placing import statistics as statistics_module
+from protocols.measurement.placing.along import FEW_OWNERS
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.deciding import PAYS_WITHIN_S, RELIEF, SPLICE_MESSAGES, STAYS, benefit, decide
 from protocols.measurement.placing.messages import Subtree
@@ -512,12 +513,26 @@ def test_a_value_is_held_as_the_stricter_of_two_reasons_wants_it() -> None:
     ("placing", "is_over_tree"), [("owners", False), ("squares", False), ("tree", True), ("auto", True)]
 )
 def test_where_a_value_is_sought_goes_by_the_placing(placing: str, is_over_tree: bool) -> None:
-    whys: tuple[Why, ...] = ("watched", "cached")
+    whys: tuple[Why, ...] = ("watched", "asked", "cached")
     for why in whys:
         reasons = Reasons(placing)
-        reasons.wants.hold(why, [(Want(CPU, 2.0), 4.0)])
+        several = [Measurement(NodeId(owner), "cpu") for owner in range(10, 11 + FEW_OWNERS)]
+        reasons.wants.hold(why, [(Want(each, 2.0), 4.0) for each in several])
         assert bool(reasons.splicing.sought) is is_over_tree
         assert bool(reasons.asked()) is not is_over_tree
+
+
+def test_of_few_owners_clients_values_come_from_these_until_there_are_more() -> None:
+    """In a small ring nobody has to believe a third node, and little could be shared."""
+    reasons = Reasons("auto")
+    few = [Measurement(NodeId(owner), "cpu") for owner in range(10, 10 + FEW_OWNERS)]
+    reasons.wants.hold("asked", [(Want(each, 2.0), 4.0) for each in few])
+    assert not reasons.splicing.sought and len(reasons.asked()) == FEW_OWNERS
+    reasons.wants.hold("asked", [(Want(CPU, 2.0), 4.0)])
+    assert reasons.splicing.sought.keys() == {CPU}
+    reasons.host.time_s += DIRECT_S + 1.0
+    reasons.wants.look()
+    assert reasons.splicing.sought.keys() == {CPU, *few}
 
 
 def test_what_caches_do_not_keep_young_enough_for_a_client_its_owner_provides_for_a_while() -> None:
@@ -545,7 +560,7 @@ def test_what_caches_do_not_keep_young_enough_for_a_client_its_owner_provides_fo
 
 def test_what_others_hold_from_here_goes_on_until_it_is_decided_that_it_ends() -> None:
     """When a client went away, whoever held the value from here was told at once that it is gone."""
-    reasons = Reasons("auto")
+    reasons = Reasons("tree")
     reasons.wants.hold("watched", [(Want(CPU, 1.0), 1.0)])
     reasons.splicing.provided.add(CPU)
     reasons.wants.let_go("watched", [CPU])

@@ -18,6 +18,7 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.effects import Effect
 from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.placing.along import FEW_OWNERS
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.statistics import STALE_MIN_S, Statistics
 
@@ -25,7 +26,8 @@ Why = Literal["watched", "asked", "cached"]
 """Clients watch it, or ask for it often; or this node has decided to cache it."""
 OVER_TREE: Final = ("auto", "tree")
 """With these for ``placing``, values are held from the first node on the way over T that can provide them; else from
-their owners, which is quicker where bounds break: one latency."""
+their owners, which is quicker where bounds break: one latency. With ``auto`` so are those of few owners, unless this
+node has decided to cache them."""
 UPDATES: Final = 2.5
 """What clients need is vouched for so often in the time after which it is stale."""
 DIRECT_S: Final = 120.0
@@ -129,9 +131,12 @@ class HeldWants:
     def _place(self, measurements: Iterable[Measurement]) -> None:
         over_tree: dict[float, list[Want]] = {}
         direct: dict[tuple[NodeId, float], list[Want]] = {}
+        is_few = self._config.placing == "auto" and len({each.owner for each in self._of}) <= FEW_OWNERS
         for measurement in measurements:
             half_width, update_s = self._terms(self._of[measurement])
             want = Want(measurement, half_width)
+            if is_few and "cached" not in self._of[measurement]:
+                self._direct.setdefault(measurement, self._host.now() + DIRECT_S)
             if self._config.placing in OVER_TREE and measurement not in self._direct:
                 over_tree.setdefault(update_s, []).append(want)
             else:
