@@ -77,7 +77,7 @@ class MeasurementConfig(PluginConfig):
         "How questions find values. owners: each owner is asked. tree: over the routes to one key, where nodes on the "
         "way cache (chapter 4). squares: by way of nodes that cache and are spread over the latency space (chapter 3). "
         "auto: whichever of these has cost this node least lately. What clients watch or ask for often is held: from "
-        "the owners, or with tree and auto from nodes that hold it already.",
+        "the owners; with tree, and with auto where these are more than four, from nodes that hold it already.",
     )
     region_tag: RegionTag = setting(
         "",

@@ -294,8 +294,12 @@ class Directory(Part):
         shard = self._shards[number]
         if not answer.is_settled:
             shard.root = None  # it may be another one by now
+        if answer.is_changes and not (answer.nodes or answer.gone):
+            self._ended(number, "" if answer.is_settled else "a part of them is being handed over")
+            return
         if answer.is_changes:
-            shard.coming = {node: each for node, each in shard.nodes.items() if node not in answer.gone}
+            gone = set(answer.gone)
+            shard.coming = {node: each for node, each in shard.nodes.items() if node not in gone}
         for each in answer.nodes:
             shard.coming.pop(each.node, None)
             with suppress(ProtocolError):  # whose record is wrong is not the root's fault

@@ -266,6 +266,7 @@ class MeasurementQueries(Plugin):
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         """Do what the guarantee wants done."""
+        late: list[Measurement] = []
         for effect in effects:
             match effect:
                 case SendTo(to, message):
@@ -280,7 +281,9 @@ class MeasurementQueries(Plugin):
                 case ProviderLost(measurement, provider):
                     self.splicing.lost(measurement, provider)
                 case ProviderLate(measurement):
-                    self.wants.late(measurement)
+                    late.append(measurement)
+        if late:  # together: a provider that has died may have had thousands
+            self.wants.late(late)
 
     def _send(self, peer: PeerRef, message: Message) -> None:
         self.host.send(peer, message)
@@ -308,7 +311,7 @@ class MeasurementQueries(Plugin):
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.tree.lost((peer.id,))
         self.directory.lost(peer.id)
-        self._carry_out(self.caching.lost(peer.id))
+        self._carry_out(self.caching.holder.lost(peer.id))
 
     def validate(self) -> None:
         self.caching.provider.validate(self.host.now())

@@ -16,13 +16,13 @@ from peerd.messages import PeerRef
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from protocols.measurement.front.simulator import WITHIN, SimulatedQueries, SimulatedSource, plugin_of
-from protocols.measurement.guarantee import provider as provider_module
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import ReadValues, ValuesRead
-from protocols.measurement.placing import decider as decider_module, subtree
+from protocols.measurement.placing import decider as decider_module, subtree, wants as wants_module
 from protocols.measurement.placing.messages import AlongRead, ReadAlong, SpliceIn, Subtree
 from protocols.measurement.placing.statistics import CacheCandidate
+from protocols.measurement.placing.wants import OFTEN
 from protocols.measurement.readings import NoReading, Reading
 from tests.support.measurement_ring import Ring
 
@@ -43,13 +43,18 @@ class Handled(Checker):
         self.messages += 1
 
 
+@pytest.fixture(autouse=True)
+def asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about READs, of which there are none where values are held because clients ask often."""
+    monkeypatch.setattr(wants_module, "OFTEN", 1 << 30)
+
+
 class Tree(Ring):
-    """A ring whose nodes ask over T, again and again: what may be so old is not held because it is asked for often."""
+    """A ring whose nodes ask over T."""
 
     def __init__(self, nodes: int, seed: int = 1, **settings: Any) -> None:
         self.handled = Handled()
-        settings = {"placing": "tree", "update_interval": "3s"} | settings
-        super().__init__(nodes, seed, checkers=[self.handled], **settings)
+        super().__init__(nodes, seed, checkers=[self.handled], **({"placing": "tree"} | settings))
 
     @property
     def plugins(self) -> dict[NodeId, SimulatedQueries]:
@@ -169,13 +174,11 @@ def first_on_the_way(ring: Tree, parents: Parents, node: NodeId, measurement: Me
 
 
 def wrong_providers(ring: Tree) -> tuple[list[Holding], dict[Holding, NodeId]]:
-    """Which values are not held of whom they should be, and whom all are held of, but for what caches did not keep
-    young enough for a client."""
+    """Which values are not held of whom they should be, and whom all are held of."""
     parents, providers = ring.parents(), {}
     for node, plugin in ring.plugins.items():
         for measurement, wanted in plugin.caching.holder.wanted.items():
-            if measurement not in plugin.wants._direct:
-                providers[node, measurement] = wanted.provider
+            providers[node, measurement] = wanted.provider
     wrong = [each for each, provider in providers.items() if provider != first_on_the_way(ring, parents, *each)]
     return wrong, providers
 
@@ -210,7 +213,6 @@ def decide_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_proposition_2_each_cache_is_provided_for_by_the_first_one_on_its_way_to_the_owner(
     monkeypatch: pytest.MonkeyPatch, nodes: int, seed: int, region_tag: str
 ) -> None:
-    monkeypatch.setattr(provider_module, "SEVERAL", 1)  # no cache is too late for a client, however few hold from it
     ring = Tree(nodes, seed, decide_interval="4s", region_tag=region_tag)
     ring.read("walk")
     ring.rest()
@@ -218,7 +220,7 @@ def test_proposition_2_each_cache_is_provided_for_by_the_first_one_on_its_way_to
     readers = rng.sample(sorted(ring.plugins), nodes // 2)
     for reader in readers[: nodes // 6]:
         some = frozenset(rng.sample(sorted(ring.plugins), nodes // 2))
-        ring.plugins[reader].watching.hold({"walk": rng.choice((1.0, 4.0))}, some, 8.0)
+        ring.plugins[reader].watching.hold({"walk": rng.choice((1.0, 4.0))}, some, 30.0)  # no cache is too late
     use(ring, rng, readers, ["walk", "level"], 20, 3.0)
     decide_nothing_new(monkeypatch)
     use(ring, rng, readers, ["walk", "level"], 30, 3.0)
@@ -438,8 +440,9 @@ def test_many_that_watch_everything_are_provided_for_by_a_few_and_nothing_grows_
             assert all(value.vouched and now - value.basis < 5.0 for each, value in holding if each.owner != hub)
 
 
-def test_what_clients_ask_for_all_the_time_costs_no_reads() -> None:
-    ring = Tree(24, 3, placing="auto", update_interval="5s")
+def test_what_clients_ask_for_all_the_time_costs_no_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wants_module, "OFTEN", OFTEN)
+    ring = Tree(24, 3, placing="auto")
     ring.read("walk")
     ring.rest()
     reader, *others = sorted(ring.plugins)

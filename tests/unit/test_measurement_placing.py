@@ -538,11 +538,11 @@ def test_of_few_owners_clients_values_come_from_these_until_there_are_more() -> 
 def test_what_caches_do_not_keep_young_enough_for_a_client_its_owner_provides_for_a_while() -> None:
     reasons = Reasons("auto")
     reasons.wants.hold("cached", [(Want(CPU, 2.0), 4.0)])
-    reasons.wants.late(CPU)
+    reasons.wants.late([CPU])
     assert reasons.splicing.sought and not reasons.asked(), "a question is asked when it is too old"
     reasons.wants.hold("watched", [(Want(CPU, 1.0), 1.0)])
     assert reasons.splicing.sought == {CPU: (Want(CPU, 1.0), 1.0)}
-    reasons.wants.late(CPU)
+    reasons.wants.late([CPU])
     assert not reasons.splicing.sought
     assert reasons.asked() == [(1.0, 1.0)]
     reasons.host.time_s += DIRECT_S
@@ -551,7 +551,7 @@ def test_what_caches_do_not_keep_young_enough_for_a_client_its_owner_provides_fo
     reasons.host.time_s += 1.0
     reasons.wants.look()
     assert reasons.splicing.sought == {CPU: (Want(CPU, 1.0), 1.0)}
-    reasons.wants.late(CPU)
+    reasons.wants.late([CPU])
     reasons.wants.let_go("watched", [CPU])
     reasons.wants.let_go("cached", [CPU])
     reasons.wants.hold("cached", [(Want(CPU, 2.0), 4.0)])

@@ -77,11 +77,7 @@ def test_a_question_for_what_this_node_asks_for_itself_waits_for_that() -> None:
     own = [message for _, message in sent(spot, SpliceIn) if isinstance(message, SpliceIn)]
     spot.host.deliver(splice([cpu(LEFT_OWNER), cpu(RIGHT_OWNER)]), peer(HOLDER))
     assert not spot.host.take_sent()
-    entry = CacheEntry(1, 0, False, claim(), cpu(LEFT_OWNER))
-    boot, number = spot.plugin.caching.boot, own[0].number
-    way, standing = (NodeId(ME), NodeId(LEFT), NodeId(LEFT_OWNER)), StandingPromises((1,), (0,))
-    spot.host.deliver(CacheUpdate(1, boot, number, 0, (entry,), standing, path=way), peer(LEFT_OWNER))
-    spot.host.take_sent()
+    answer(spot, own[0], (LEFT, LEFT_OWNER))
     spot.host.fire("splice_parked")
     [(holder, update)] = spot.host.take_sent()
     assert holder == peer(HOLDER) and isinstance(update, CacheUpdate) and update.path == (HOLDER, ME)
@@ -136,10 +132,7 @@ def test_a_provider_that_is_lost_is_replaced_at_once_and_not_when_its_word_is_to
     spot.plugin.wants.hold("cached", [(Want(measurement, 1.0), 5.0)])
     [(_, question)] = sent(spot, SpliceIn)
     assert isinstance(question, SpliceIn)
-    entry, boot = CacheEntry(1, 0, False, claim(), measurement), spot.plugin.caching.boot
-    standing, way = StandingPromises((1,), (0,)), (NodeId(ME), NodeId(LEFT))
-    spot.host.deliver(CacheUpdate(1, boot, question.number, 0, (entry,), standing, path=way), peer(LEFT))
-    spot.host.take_sent()
+    answer(spot, question, (LEFT,))
     spot.plugin.peer_down(peer(LEFT), "gone")
     spot.host.fire("splice_again")
     assert len(sent(spot, SpliceIn)) == 1

@@ -77,10 +77,6 @@ class Caching:
         """To be called a few times in each `Terms.update_s`."""
         return [*self._done(self.holder.tick(now, passes_on=self.provider.passes_on()), now), *self.provider.tick(now)]
 
-    def lost(self, provider: NodeId) -> list[Effect]:
-        """A node is not to be reached."""
-        return self.holder.lost(provider)
-
     def _done(self, done: Heard, now: float) -> list[Effect]:
         self.provider.renewed(done.renewed)
         return [*done.effects, *self._changed(done.changed, now)]

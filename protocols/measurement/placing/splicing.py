@@ -42,7 +42,7 @@ PARKED_S: Final = 1.0
 """A question for what this node is about to have itself waits so long for that, and goes on then."""
 PARKED_LOOK_S: Final = 0.25
 """So often it is looked what has come meanwhile: it is provided in as few words as may be."""
-PARKED_MAX: Final = 1024
+PARKED_MAX: Final = 256
 """Questions that wait at a time; others go on."""
 LEAVING_S: Final = 30.0
 """A cache that goes away waits so long for its holders to find another provider."""

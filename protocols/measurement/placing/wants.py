@@ -74,10 +74,10 @@ class HeldWants:
         """Whether clients need it here."""
         return not self._of.get(measurement, {}).keys() <= {"cached"}
 
-    def late(self, measurement: Measurement) -> None:
-        """A cache does not keep this as young as it is wanted: where clients need it, its owner is to provide it."""
-        if self.is_needed(measurement):
-            self.avoid_caches((measurement,), DIRECT_S)
+    def late(self, measurements: Iterable[Measurement]) -> None:
+        """Caches do not keep these as young as they are wanted: where clients need them, their owners are to provide
+        them."""
+        self.avoid_caches([each for each in measurements if self.is_needed(each)], DIRECT_S)
 
     def avoid_caches(self, measurements: Iterable[Measurement], seconds: float) -> None:
         """Their owners are to provide these, for a while."""
@@ -131,7 +131,7 @@ class HeldWants:
     def _place(self, measurements: Iterable[Measurement]) -> None:
         over_tree: dict[float, list[Want]] = {}
         direct: dict[tuple[NodeId, float], list[Want]] = {}
-        is_few = self._config.placing == "auto" and len({each.owner for each in self._of}) <= FEW_OWNERS
+        is_few = self._config.placing == "auto" and self._has_few_owners()
         for measurement in measurements:
             half_width, update_s = self._terms(self._of[measurement])
             want = Want(measurement, half_width)
@@ -146,6 +146,14 @@ class HeldWants:
             self._splicing.seek(wants, update_s)
         for (owner, update_s), wants in direct.items():
             self._carry_out(self._caching.want(wants, owner, self._host.now(), update_s))
+
+    def _has_few_owners(self) -> bool:
+        owners: set[NodeId] = set()
+        for measurement in self._of:
+            owners.add(measurement.owner)
+            if len(owners) > FEW_OWNERS:
+                return False
+        return True
 
     @staticmethod
     def _terms(of: dict[Why, tuple[float, float]]) -> tuple[float, float]:
