@@ -296,7 +296,8 @@ def test_abandoned_queries_free_the_workers_and_the_next_query_is_answered(daemo
     answer = asyncio.run(scenario())
     assert (answer.contributors, answer.value) == (1, 3)
     wait_until(lambda: all(map(is_gone, of_abandoned)), "no worker of an abandoned query is left", 10.0)
-    assert len(workers()) <= 1, "one that waits for the next query"
+    # The fourth query had a worker, too, if one of the three was gone before it was.
+    wait_until(lambda: len(workers()) <= 1, "one that waits for the next query", 10.0)
     assert rss_mib(process) < before + 32
 
 

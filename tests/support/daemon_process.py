@@ -153,14 +153,15 @@ class DaemonProcess:
         return self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
-        """Send TERM; returns the exit code."""
+        """Send TERM; returns the exit code. A daemon that does not end is killed, and fails the test."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            return self.process.wait()
+            self.process.wait()
+            raise AssertionError(f"it did not end within {STOP_S:g} s of TERM:\n{self.log()}") from None
 
 
 @contextmanager
