@@ -229,9 +229,12 @@ def test_a_place_is_renewed_less_often_while_that_finds_nothing_new() -> None:
                 answer(spot, question, way)
         return found
 
-    assert renewals(12, (LEFT, LEFT_OWNER)) == [0, 1, 3, 7, 11]
+    assert renewals(20, (LEFT, LEFT_OWNER)) == [7, 15]
     assert renewals(4, (LEFT,)) == [3], "so long it may take until a nearer one is found"
-    assert renewals(4, (LEFT,)) == [0, 1, 3], "and then there may be more that is new"
+    assert renewals(8, (LEFT,)) == [7], "counted from then on"
+    spot.host.deliver(Subtree((NodeId(RIGHT), NodeId(RIGHT_OWNER), NodeId(LEFT_OWNER))), peer(RIGHT))
+    spot.host.deliver(Subtree((NodeId(LEFT),)), peer(LEFT))
+    assert renewals(2, (RIGHT, LEFT_OWNER)) == [0], "T leads elsewhere now"
 
 
 def test_no_nearer_provider_is_sought_than_the_owner_beside_this_node() -> None:

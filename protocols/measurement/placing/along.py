@@ -330,10 +330,12 @@ class ReadsAlong(Part):
                 nowhere.append(want)
             elif value is None:
                 beyond = max(0.0, want.cost - spared)
-                self._statistics.read(sought, question.max_age_s, beyond, want.updates, group=question.number)
+                self._statistics.read(
+                    sought, question.max_age_s, beyond, want.updates, group=question.number, is_passing=True
+                )
                 rest.append(want)
             else:  # what this reader paid the last time says nothing of what it would pay beyond
-                self._statistics.read(sought, question.max_age_s, group=question.number)
+                self._statistics.read(sought, question.max_age_s, group=question.number, is_passing=True)
                 values.append(value)
                 updates.append(self.updates_s(sought))
         if len(path) < PATH_MAX - 1:

@@ -33,9 +33,11 @@ ANSWER_S: Final = 3.0
 """A SPLICE_IN that nobody has answered by then is sent again, and after `TRIES` the owner is asked to provide."""
 TRIES: Final = 2
 RENEWED: Final = 8
-"""After so many decisions a cache seeks its provider anew: T may have changed, or a nearer one come unheard of."""
-RENEWED_LEAST: Final = 4
-"""Where that has found the same way twice, it is done at one time of so many."""
+"""Every so many decisions it is looked which caches are to seek their providers anew: those from which T leads
+elsewhere now, and now and then all, since T may have changed further on, or a nearer provider come unheard of."""
+RENEWED_LEAST: Final = 8
+"""Now and then: at one of so many times, counted since the way last changed. A question takes as many messages as the
+way has nodes, and hardly ever finds anything: providers tell of nearer ones."""
 AGAIN_S: Final = 1.0
 """A provider that is lost is replaced after this time, several of them together."""
 PARKED_S: Final = 1.0
@@ -200,9 +202,11 @@ class Splicing(Part):
         """Whether it is worth it to seek a provider anew: not where the owner provides, and is the next node on T."""
         self._same[measurement] = times = self._same.get(measurement, 0) + 1
         way, owner = self._ways.get(measurement, ()), measurement.owner
-        if way[1:] == (owner,) and (peer := self._routes.branch(owner, way[:1])) is not None and peer.id == owner:
-            return False
-        return times <= 2 or times % RENEWED_LEAST == 0
+        follows = self._routes.branch(owner, way[:1])
+        if follows is not None and follows.id not in way[1:2]:
+            return True
+        is_beside = follows is not None and way[1:] == (owner,)
+        return not is_beside and times % RENEWED_LEAST == 0
 
     def _seek_again(self, measurements: Iterable[Measurement]) -> None:
         alike: dict[float, list[Want]] = {}

@@ -28,6 +28,10 @@ KEPT: Final = 0.75
 in another."""
 PRIOR: Final = 4.0
 """The updates of a value count beside so many at the rate that is usual among the values which are read with it."""
+PASSING: Final = 0.25
+"""The time in which a cache would have been worth it counts so much where all reads are of others, on their way through
+here. A cache of who asks saves all of the way, and one on the way a part; and once that is there, the others save so
+little more that they never come. So who asks begins first, if that alone is worth it."""
 RATE_MIN: Final = 1e-3
 """Reads a second below which a measurement is forgotten, if it is not cached."""
 EVER: Final = float("inf")
@@ -54,7 +58,8 @@ class SeenMeasurement:
     group: Hashable
     """The same for values that are read together, lately."""
     reads: float = 0.0
-    """Counted in ``seconds``, both fading."""
+    """Counted in ``seconds``, all fading; ``passing``: those of others among them."""
+    passing: float = 0.0
     seconds: float = 0.0
     counted_at: float = -EVER
     """When a read of what is held here was counted, the last time."""
@@ -86,7 +91,7 @@ class CacheCandidate(Frozen):
     group: Hashable
     """The same for values that are read together, and have a part of their way in common."""
     worth_s: float = 0.0
-    """For so long it would have saved messages to cache it, without a break; 0 where it is cached."""
+    """For so long it would have saved messages to cache it, without a break, see `PASSING`; 0 where it is cached."""
 
 
 class Statistics:
@@ -116,14 +121,16 @@ class Statistics:
         *,
         group: Hashable = None,
         is_counted: bool = True,
+        is_passing: bool = False,
     ) -> None:
-        """Somebody asks this node, together with all of ``group``; the last time it cost so much beyond, if that is
-        known."""
+        """A client asks this node, or another node does (``is_passing``), together with all of ``group``; the last time
+        it cost so much beyond, if that is known."""
         seen = self._of(want.measurement) if max_age_s >= STALE_MIN_S else None
         if seen is None:
             return
         seen.group = seen.group if group is None else group
         seen.reads += is_counted
+        seen.passing += is_counted and is_passing
         seen.tightest = min(seen.tightest, want.half_width)
         seen.youngest_s = min(seen.youngest_s, max_age_s)
         if cost > 0.0:
@@ -181,7 +188,8 @@ class Statistics:
                 seen.tightest = seen.youngest_s = EVER
             if seen.half_width < EVER or seen.below:
                 found.append(self._candidate(measurement, seen, is_cached=is_cached))
-            seen.reads, seen.seconds, seen.updates = KEPT * seen.reads, KEPT * seen.seconds, 0
+            seen.reads, seen.passing, seen.seconds = KEPT * seen.reads, KEPT * seen.passing, KEPT * seen.seconds
+            seen.updates = 0
             if not is_cached and seen.reads_s < RATE_MIN and not seen.below:
                 del self._seen[measurement]
         return _alike(found, elapsed_s / GAIN)
@@ -192,7 +200,9 @@ class Statistics:
         seen = self._seen.get(candidate.want.measurement)
         if seen is None:
             return candidate
-        seen.worth_s = 0.0 if candidate.is_cached or saved_s <= 0.0 else seen.worth_s + elapsed_s
+        passing = seen.passing / seen.reads if seen.reads else 0.0
+        counted_s = elapsed_s * (1.0 - passing + PASSING * passing)
+        seen.worth_s = 0.0 if candidate.is_cached or saved_s <= 0.0 else seen.worth_s + counted_s
         return replace(candidate, worth_s=seen.worth_s)
 
     @staticmethod
