@@ -82,7 +82,7 @@ def test_points_that_need_the_same_ring_share_it_and_have_the_rows_that_they_hav
 def test_caches_on_the_tree_take_most_reads_off_it() -> None:
     def row(cache: int) -> Row:
         return run_point(
-            replace(TINY, duration_s=12 * BUCKET_S, variant={**TINY.variant, "way": "tree", "cache": cache})
+            replace(TINY, duration_s=24 * BUCKET_S, variant={**TINY.variant, "way": "tree", "cache": cache})
         )
 
     cached, none = row(100), row(0)

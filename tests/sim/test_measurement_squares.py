@@ -63,7 +63,7 @@ def test_what_is_asked_again_and_again_comes_to_be_answered_by_candidates() -> N
     assert len(spots) == 40
     first = ring.round()
     assert by_others(first) == 0 and ring.sent.counts[ReadAlong] > 0
-    for _ in range(30):  # a node begins to cache at one decision in four
+    for _ in range(45):  # a candidate begins once a quarter of the time would have been worth it
         ring.simulation.run_for(4.0)
         told = ring.round()
         assert all(isinstance(each, Reading) and not each.is_stale for _, answers in told for each in answers)
