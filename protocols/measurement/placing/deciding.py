@@ -19,7 +19,8 @@ SPLICE_MESSAGES: Final = 8.0
 PAYS_WITHIN_S: Final = 120.0
 """A new cache is worth it when it saves these within this time, and would have saved them already since it has been
 asked for so often. Nobody knows how long reads go on: to pay as much for a cache as going without has cost is at most
-twice too much. And who would save the most begins first, on whose cache the others then find that they save less."""
+twice too much (five times on the way, by `PASSING`). And who would save the most begins first, on whose cache the
+others then find that they save less."""
 RELIEF: Final = 0.1
 """What it is worth that this node sends an update in place of its provider: T branches over ten caches below."""
 STAYS: Final = 1.25

@@ -199,14 +199,14 @@ class Splicing(Part):
             self._seek_again([each for each in self._sought if self._is_renewed(each)])
 
     def _is_renewed(self, measurement: Measurement) -> bool:
-        """Whether it is worth it to seek a provider anew: not where the owner provides, and is the next node on T."""
+        """Whether it is worth it to seek a provider anew: where T leads elsewhere now, and now and then else, but not
+        where the owner provides and is the next node."""
         self._same[measurement] = times = self._same.get(measurement, 0) + 1
         way, owner = self._ways.get(measurement, ()), measurement.owner
         follows = self._routes.branch(owner, way[:1])
         if follows is not None and follows.id not in way[1:2]:
             return True
-        is_beside = follows is not None and way[1:] == (owner,)
-        return not is_beside and times % RENEWED_LEAST == 0
+        return way[1:] != (owner,) and times % RENEWED_LEAST == 0
 
     def _seek_again(self, measurements: Iterable[Measurement]) -> None:
         alike: dict[float, list[Want]] = {}
