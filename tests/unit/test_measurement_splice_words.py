@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.lib.proof_ends import is_short
 from peerd.messages import Message, PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.measurement.guarantee.effects import ProviderLost
@@ -286,6 +287,34 @@ def test_a_holder_moves_only_when_its_provider_says_so() -> None:
     question = asked_of(spot, cpu(LEFT_OWNER))
     assert question.is_move and question.path == (ME, LEFT)
     assert cpu(LEFT_OWNER) in spot.plugin.caching.holder.held, "until the new one vouches"
+
+
+def test_a_holder_asks_a_named_provider_itself_without_a_signature_and_over_t_when_that_one_does_not_answer() -> None:
+    spot = Spot()
+    hold_over_tree(spot)
+    word = MoveCaches(peer(RIGHT), (MovedCache(cpu(LEFT_OWNER), (NodeId(ME), NodeId(LEFT), NodeId(RIGHT))),))
+    spot.host.deliver(word, peer(LEFT_OWNER))
+    [(to, named)] = sent(spot, SpliceIn)
+    assert isinstance(named, SpliceIn) and to == peer(RIGHT) and named.is_move and not named.proof
+    spot.host.fire("splice", named.number)
+    [(to, along)] = sent(spot, SpliceIn)
+    assert isinstance(along, SpliceIn) and to == peer(LEFT) and not along.is_move and is_short(along.proof)
+    spot.host.fire("splice", along.number)
+    [(_, again)] = sent(spot, SpliceIn)
+    assert isinstance(again, SpliceIn) and again.proof and not is_short(again.proof)
+
+
+def test_a_named_provider_hears_of_it_from_the_holder_alone_and_passes_nothing_on() -> None:
+    spot = Spot()
+    spot.sample(4.0)
+    asked = replace(splice([cpu(ME), cpu(LEFT_OWNER)], (HOLDER, RIGHT)), is_move=True, proof=b"")
+    with pytest.raises(ProtocolError, match="the way of a question"):
+        spot.host.deliver(asked, peer(RIGHT))
+    assert not spot.host.take_sent()
+    spot.host.deliver(asked, peer(HOLDER))
+    [(holder, update)] = spot.host.take_sent()
+    assert isinstance(update, CacheUpdate) and holder == peer(HOLDER) and update.path == (HOLDER, RIGHT, ME)
+    assert [entry.measurement for entry in update.entries] == [cpu(ME)], "the other one its holder seeks itself"
 
 
 def test_ways_as_long_as_may_be_are_told_in_words_no_larger_than_may_be() -> None:

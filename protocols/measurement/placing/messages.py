@@ -101,7 +101,8 @@ class SpliceIn(Message):
 
     It is the holder's question ``number`` of its boot, as in a `CacheAsk`. ``update_s``: who provides these is to
     hear of them at least so often, or be their owner. ``path``, ``proof``: as in `ReadAlong`. ``is_move``: who provided
-    them until now has named who is to; if that one cannot, nobody names another.
+    them until now has named who is to. The holder asks that node itself, without a proof; if that one cannot, nobody
+    names another.
     """
 
     holder: PeerRef

@@ -81,7 +81,8 @@ class Splicing(Part):
         self._statistics, self._proofs, self._carry_out = statistics, proofs, carry_out
         self._send, self._know, self._renew_s = send, know, renew_s
         self._open: dict[int, tuple[dict[Measurement, Want], float, int]] = {}
-        """Questions without an answer: what is sought, how often it is to be vouched for, and which try this is."""
+        """Questions without an answer: what is sought, how often it is to be vouched for, and which try this is; 0: of
+        a provider that was named, before it is sought over T."""
         self._sought: dict[Measurement, tuple[Want, float]] = {}
         """All that this node holds over T, as it wants it."""
         self._ways: dict[Measurement, tuple[NodeId, ...]] = {}
@@ -127,14 +128,13 @@ class Splicing(Part):
             path = (me.id,) if to is None else way[:-1]
             terms = (ask.boot, ask.number, ask.max_age_s, ask.update_s)
             question = SpliceIn(me, *terms, along, path, b"", to is not None)
-            was_provided = to is None and attempt == 1 and any(want.measurement in self._ways for want in some)
-            question = self._proofs.signed(question, statement(question))
-            if was_provided:
-                question = self._proofs.on_known_way(question)
-            if to is None:
-                self._go_on(question, along, None)
-            else:
+            if to is not None:
                 self._send(to, question)
+                continue
+            question = self._proofs.signed(question, statement(question))
+            if attempt == 1 and any(want.measurement in self._ways for want in some):
+                question = self._proofs.on_known_way(question)
+            self._go_on(question, along, None)
 
     def _go_on(self, question: SpliceIn, wants: Iterable[AlongWant], came_from: NodeId | None) -> None:
         """Over T, or where T has no way, to the owner itself."""
@@ -238,7 +238,7 @@ class Splicing(Part):
                 continue  # it is being looked for anyway
             alike.setdefault((moved.path, sought[1]), []).append(sought[0])
         for (way, update_s), wants in alike.items():
-            self._seek(wants, update_s, 1, word.provider, way)
+            self._seek(wants, update_s, 0, word.provider, way)
 
     # As a provider, and on the way
 
@@ -248,11 +248,12 @@ class Splicing(Part):
         if self._proofs.came_back(question, source):
             return
         is_way = 0 < len(path) < PATH_MAX and path[0] == holder.id and len(set(path)) == len(path)
-        if not is_way or source.id not in (path[-1], holder.id):
+        if not is_way or source.id != (holder.id if question.is_move else path[-1]):
             raise ProtocolError("malformed", "the way of a question begins at who asks, ends here, and has no loop")
         if me in path:
             return  # T has changed meanwhile: it is sent again
-        if not self._proofs.is_genuine(question, holder.id, statement(question), source):
+        # A holder asks a named provider over their own link, which shows who it is.
+        if not question.is_move and not self._proofs.is_genuine(question, holder.id, statement(question), source):
             return
         now = self._host.now()
         for want in question.wants:
@@ -271,7 +272,8 @@ class Splicing(Part):
         self._pass_on(question, rest, source.id)
 
     def _pass_on(self, question: SpliceIn, wants: Sequence[AlongWant], came_from: NodeId) -> None:
-        if wants and len(question.path) < PATH_MAX - 1:
+        """What a named provider does not provide, its holder seeks over T when no answer has come."""
+        if wants and not question.is_move and len(question.path) < PATH_MAX - 1:
             self._go_on(replace(question, path=(*question.path, self._host.id)), wants, came_from)
 
     def _is_awaited(self, measurement: Measurement, now: float) -> bool:
