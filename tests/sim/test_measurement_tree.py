@@ -21,8 +21,8 @@ from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import ReadValues, ValuesRead
 from protocols.measurement.placing import (
     decider as decider_module,
+    deciding as deciding_module,
     splicing as splicing_module,
-    statistics as statistics_module,
     subtree,
     wants as wants_module,
 )
@@ -219,7 +219,7 @@ def decide_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_proposition_2_each_cache_is_provided_for_by_the_first_one_on_its_way_to_the_owner(
     monkeypatch: pytest.MonkeyPatch, nodes: int, seed: int, region_tag: str
 ) -> None:
-    monkeypatch.setattr(statistics_module, "PASSING", 1.0)  # many caches on the way
+    monkeypatch.setattr(deciding_module, "PASSING", 1.0)  # many caches on the way
     ring = Tree(nodes, seed, decide_interval="4s", region_tag=region_tag)
     ring.read("walk")
     ring.rest()

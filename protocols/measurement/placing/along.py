@@ -326,16 +326,17 @@ class ReadsAlong(Part):
         values, updates, rest, nowhere = [], [], [], []
         for want in question.wants:
             sought = Want(want.measurement, want.half_width)
-            if (value := self._here(sought, question.max_age_s)) is None and want.measurement.owner == me:
+            value = self._here(sought, question.max_age_s)
+            if value is None and want.measurement.owner == me:
                 nowhere.append(want)
-            elif value is None:
-                beyond = max(0.0, want.cost - spared)
-                self._statistics.read(
-                    sought, question.max_age_s, beyond, want.updates, group=question.number, is_passing=True
-                )
+                continue
+            # Where it is known here, what this reader paid the last time says nothing of what it would pay beyond.
+            beyond, hint = (max(0.0, want.cost - spared), want.updates) if value is None else (0.0, 0.0)
+            self._statistics.read(sought, question.max_age_s, beyond, hint, group=question.number)
+            self._statistics.passes(want.measurement, question.reader.id, spared)
+            if value is None:
                 rest.append(want)
-            else:  # what this reader paid the last time says nothing of what it would pay beyond
-                self._statistics.read(sought, question.max_age_s, group=question.number, is_passing=True)
+            else:
                 values.append(value)
                 updates.append(self.updates_s(sought))
         if len(path) < PATH_MAX - 1:

@@ -12,7 +12,7 @@ from peerd.ids import NodeId
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.words import Measurement, Want
-from protocols.measurement.placing.deciding import benefit, decide
+from protocols.measurement.placing.deciding import benefit, counted, decide
 from protocols.measurement.placing.splicing import RENEWED, RENEWED_LEAST, Splicing
 from protocols.measurement.placing.statistics import CacheCandidate, Statistics
 from protocols.measurement.placing.wants import HeldWants
@@ -56,7 +56,7 @@ class CacheDecider(Part):
         foreign = [each for each in candidates if each.want.measurement.owner != self._host.id]
         of_owners = Counter(each.want.measurement.owner for each in foreign)
         vouched_for = partial(self._vouching_s, of_owners)
-        foreign = [self.statistics.lasting(each, elapsed_s, benefit(each, vouched_for(each))) for each in foreign]
+        foreign = [self._lasting(each, elapsed_s, vouched_for(each)) for each in foreign]
         chosen = decide(foreign, config.cache_values, config.cache_updates, vouched_for)
         self._cached = {measurement: self._terms(candidate) for measurement, candidate in chosen.items()}
         self._wants.hold("cached", self._cached.values())
@@ -67,6 +67,10 @@ class CacheDecider(Part):
         self._is_awake = bool(len(self.statistics)) or bool(self._wants.cached())
         if self._is_awake:
             self._set_timer()
+
+    def _lasting(self, candidate: CacheCandidate, elapsed_s: float, vouching_s: float) -> CacheCandidate:
+        counted_s = elapsed_s * counted(candidate, vouching_s)
+        return self.statistics.lasting(candidate, counted_s, benefit(candidate, vouching_s))
 
     def _vouching_s(self, of_owners: Mapping[NodeId, int], candidate: CacheCandidate) -> float:
         """Its share of the time-out updates and questions between this node and its provider."""

@@ -12,15 +12,17 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from protocols.measurement.guarantee.words import Measurement
-from protocols.measurement.placing.statistics import CacheCandidate
+from protocols.measurement.placing.statistics import READERS_MAX, CacheCandidate
 
 SPLICE_MESSAGES: Final = 8.0
 """A cache that comes and goes costs about so many: over T to its provider, the answer, children that move, the end."""
 PAYS_WITHIN_S: Final = 120.0
 """A new cache is worth it when it saves these within this time, and would have saved them already since it has been
 asked for so often. Nobody knows how long reads go on: to pay as much for a cache as going without has cost is at most
-twice too much (five times on the way, by `PASSING`). And who would save the most begins first, on whose cache the
-others then find that they save less."""
+twice too much (five times where others are waited for, by `PASSING`). And who would save the most begins first, on
+whose cache the others then find that they save less."""
+PASSING: Final = 0.25
+"""Time in which a cache on the way would have been worth it counts so much, where who asks had better cache instead."""
 RELIEF: Final = 0.1
 """What it is worth that this node sends an update in place of its provider: T branches over ten caches below."""
 STAYS: Final = 1.25
@@ -45,6 +47,18 @@ def benefit(candidate: CacheCandidate, vouching_s: float) -> float:
     """
     read_s = candidate.reads_s * candidate.cost
     return read_s + RELIEF * candidate.below_s - candidate.updates_s - vouching_s
+
+
+def counted(candidate: CacheCandidate, vouching_s: float) -> float:
+    """The share of a period that counts as one in which to cache it would have saved messages.
+
+    A cache on the way saves each reader a part of its way. Once it is there, caches of the readers' own save too little
+    ever to come, even where all of these together would cost less than READs up to it, and this one, do. There, they
+    are waited for. Many readers, whose own caches would cost more, have one in common at once.
+    """
+    others_s = (candidate.readers - 1) * (candidate.updates_s + vouching_s)
+    is_common = candidate.way_s <= others_s or candidate.readers >= READERS_MAX
+    return 1.0 if is_common else 1.0 - candidate.passing + PASSING * candidate.passing
 
 
 def _weighed(candidate: CacheCandidate, vouching_s: float) -> _Weighed:

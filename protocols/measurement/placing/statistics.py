@@ -28,10 +28,10 @@ KEPT: Final = 0.75
 in another."""
 PRIOR: Final = 4.0
 """The updates of a value count beside so many at the rate that is usual among the values which are read with it."""
-PASSING: Final = 0.25
-"""The time in which a cache would have been worth it counts so much where all reads are of others, on their way through
-here. A cache of who asks saves all of the way, and one on the way a part; and once that is there, the others save so
-little more that they never come. So who asks begins first, if that alone is worth it."""
+READERS_MAX: Final = 32
+"""Nodes that are told apart whose reads of one measurement pass here."""
+READER_PERIODS: Final = 3
+"""Who has not read for so many periods is no reader any more. One that reads once a period may be missing in one."""
 RATE_MIN: Final = 1e-3
 """Reads a second below which a measurement is forgotten, if it is not cached."""
 EVER: Final = float("inf")
@@ -58,8 +58,10 @@ class SeenMeasurement:
     group: Hashable
     """The same for values that are read together, lately."""
     reads: float = 0.0
-    """Counted in ``seconds``, all fading; ``passing``: those of others among them."""
+    """Counted in ``seconds``, all fading; ``passing``: those of others among them, on their way through here, and
+    ``way``: the messages of these up to here, with an answer from here."""
     passing: float = 0.0
+    way: float = 0.0
     seconds: float = 0.0
     counted_at: float = -EVER
     """When a read of what is held here was counted, the last time."""
@@ -75,6 +77,8 @@ class SeenMeasurement:
     """Updates a second: as they come here, or as somebody else has told last."""
     below: dict[NodeId, SeenCache] = field(default_factory=dict)
     worth_s: float = 0.0
+    readers: dict[NodeId, int] = field(default_factory=dict)
+    """Whose reads pass here, and for how many periods more they count."""
 
 
 class CacheCandidate(Frozen):
@@ -91,7 +95,12 @@ class CacheCandidate(Frozen):
     group: Hashable
     """The same for values that are read together, and have a part of their way in common."""
     worth_s: float = 0.0
-    """For so long it would have saved messages to cache it, without a break, see `PASSING`; 0 where it is cached."""
+    """For so long it would have saved messages to cache it, without a break; 0 where it is cached."""
+    passing: float = 0.0
+    """The share of reads that are of others, on their way through here; ``way_s``: messages a second that bring these
+    here and an answer back; ``readers``: how many nodes they are of."""
+    way_s: float = 0.0
+    readers: int = 0
 
 
 class Statistics:
@@ -121,20 +130,26 @@ class Statistics:
         *,
         group: Hashable = None,
         is_counted: bool = True,
-        is_passing: bool = False,
     ) -> None:
-        """A client asks this node, or another node does (``is_passing``), together with all of ``group``; the last time
-        it cost so much beyond, if that is known."""
+        """A client asks this node, or another node does, together with all of ``group``; the last time it cost so much
+        beyond, if that is known."""
         seen = self._of(want.measurement) if max_age_s >= STALE_MIN_S else None
         if seen is None:
             return
         seen.group = seen.group if group is None else group
         seen.reads += is_counted
-        seen.passing += is_counted and is_passing
         seen.tightest = min(seen.tightest, want.half_width)
         seen.youngest_s = min(seen.youngest_s, max_age_s)
         if cost > 0.0:
             seen.cost, seen.updates_s = cost, hint_s
+
+    def passes(self, measurement: Measurement, reader: NodeId, way: float) -> None:
+        """A READ of another node comes by; up to here, with an answer from here, it takes so many messages."""
+        if (seen := self._seen.get(measurement)) is not None:
+            seen.passing += 1.0
+            seen.way += way
+            if reader in seen.readers or len(seen.readers) < READERS_MAX:
+                seen.readers[reader] = READER_PERIODS
 
     def read_held(self, want: Want, max_age_s: float, now: float, kept_s: float, group: Hashable = None) -> None:
         """A client reads what this node holds. If it did not, the answer of one question would do for ``kept_s``."""
@@ -188,20 +203,20 @@ class Statistics:
                 seen.tightest = seen.youngest_s = EVER
             if seen.half_width < EVER or seen.below:
                 found.append(self._candidate(measurement, seen, is_cached=is_cached))
-            seen.reads, seen.passing, seen.seconds = KEPT * seen.reads, KEPT * seen.passing, KEPT * seen.seconds
+            seen.reads, seen.passing = KEPT * seen.reads, KEPT * seen.passing
+            seen.way, seen.seconds = KEPT * seen.way, KEPT * seen.seconds
+            seen.readers = {node: left - 1 for node, left in seen.readers.items() if left > 1}
             seen.updates = 0
             if not is_cached and seen.reads_s < RATE_MIN and not seen.below:
                 del self._seen[measurement]
         return _alike(found, elapsed_s / GAIN)
 
-    def lasting(self, candidate: CacheCandidate, elapsed_s: float, saved_s: float) -> CacheCandidate:
-        """The same, with how long it would have been worth it by now: in the period that is over, of so many seconds,
-        caching it would have saved so much."""
+    def lasting(self, candidate: CacheCandidate, counted_s: float, saved_s: float) -> CacheCandidate:
+        """The same, with how long it would have been worth it by now: in the period that is over, of which so many
+        seconds count, caching it would have saved so much."""
         seen = self._seen.get(candidate.want.measurement)
         if seen is None:
             return candidate
-        passing = seen.passing / seen.reads if seen.reads else 0.0
-        counted_s = elapsed_s * (1.0 - passing + PASSING * passing)
         seen.worth_s = 0.0 if candidate.is_cached or saved_s <= 0.0 else seen.worth_s + counted_s
         return replace(candidate, worth_s=seen.worth_s)
 
@@ -214,7 +229,17 @@ class Statistics:
         known_s = max([seen.updates_s, *(each.updates_s for each in below)])
         updates_s = seen.updates_s if is_cached else known_s
         return CacheCandidate(
-            Want(measurement, half_width), update_s, seen.reads_s, seen.cost, updates_s, below_s, is_cached, seen.group
+            Want(measurement, half_width),
+            update_s,
+            seen.reads_s,
+            seen.cost,
+            updates_s,
+            below_s,
+            is_cached,
+            seen.group,
+            passing=seen.passing / seen.reads if seen.reads else 0.0,
+            way_s=seen.way / seen.seconds if seen.seconds else 0.0,
+            readers=len(seen.readers),
         )
 
 
