@@ -172,7 +172,7 @@ def test_who_asks_may_begin_before_the_nodes_on_the_way_where_that_costs_less_fo
         for number in range(readers + own):
             known.read(Want(CPU, 1.0), 8.0, 3.0, updates_s)
             if number < readers:
-                known.passes(CPU, NodeId(100 + number), way)
+                known.passes(CPU, 8.0, NodeId(100 + number), way)
         return counted(only(known.candidates(16.0, 16.0, ())), 0.01)
 
     # Each reads once in 16 s: up to here that takes way / 16 messages a second, and a cache of its own takes 0.07.
@@ -189,9 +189,10 @@ def test_who_reads_no_more_is_no_reader_after_a_few_periods() -> None:
     known, seen = statistics(), []
     for period in range(6):
         known.read(Want(CPU, 1.0), 8.0, 3.0)
-        known.passes(CPU, NodeId(100), 1.0)
+        known.passes(CPU, 8.0, NodeId(100), 1.0)
+        known.passes(CPU, 0.5, NodeId(102), 1.0)  # wants it younger than caches have it
         if period == 0:
-            known.passes(CPU, NodeId(101), 1.0)
+            known.passes(CPU, 8.0, NodeId(101), 1.0)
         seen.append(only(known.candidates(16.0 * (period + 1), 16.0, ())).readers)
     assert seen == [2, 2, 2, 1, 1, 1]
 

@@ -143,9 +143,10 @@ class Statistics:
         if cost > 0.0:
             seen.cost, seen.updates_s = cost, hint_s
 
-    def passes(self, measurement: Measurement, reader: NodeId, way: float) -> None:
+    def passes(self, measurement: Measurement, max_age_s: float, reader: NodeId, way: float) -> None:
         """A READ of another node comes by; up to here, with an answer from here, it takes so many messages."""
-        if (seen := self._seen.get(measurement)) is not None:
+        seen = self._seen.get(measurement) if max_age_s >= STALE_MIN_S else None
+        if seen is not None:
             seen.passing += 1.0
             seen.way += way
             if reader in seen.readers or len(seen.readers) < READERS_MAX:
