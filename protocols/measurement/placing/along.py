@@ -333,7 +333,7 @@ class ReadsAlong(Part):
             # Where it is known here, what this reader paid the last time says nothing of what it would pay beyond.
             beyond, hint = (max(0.0, want.cost - spared), want.updates) if value is None else (0.0, 0.0)
             self._statistics.read(sought, question.max_age_s, beyond, hint, group=question.number)
-            self._statistics.passes(want.measurement, question.max_age_s, question.reader.id, spared)
+            self._statistics.passes(want.measurement, question.max_age_s, question.reader.id, shared + hop)
             if value is None:
                 rest.append(want)
             else:
