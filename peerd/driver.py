@@ -239,6 +239,12 @@ class Identity(Protocol):
     def verify(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes) -> bool:
         """Whether ``signer``, a member that is not denied, said exactly this for this purpose. Raises nothing."""
 
+    def public_key(self) -> bytes:
+        """See `peerd.api.Host.public_key`."""
+
+    def verify_by_key(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes, key: bytes) -> bool:
+        """See `peerd.api.Host.verify_by_key`."""
+
 
 class Driver(Clock, Transport, Workers, Storage, Telemetry, Identity, Protocol):
     """Everything that one node needs below it."""

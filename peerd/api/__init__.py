@@ -68,26 +68,13 @@ from peerd.api.services import (
     ScratchWriter as ScratchWriter,
     Store as Store,
 )
-from peerd.api.work import WorkHandle as WorkHandle, WorkLimits as WorkLimits
+from peerd.api.work import Rng as Rng, WorkHandle as WorkHandle, WorkLimits as WorkLimits
 from peerd.errors import Bug, PeerMisbehaved
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.quantities import ConfigSection
 from peerd.telemetry.schema import Event
-
-
-class Rng(Protocol):
-    """The part of ``random.Random`` that protocols use."""
-
-    def random(self) -> float: ...
-    def uniform(self, a: float, b: float) -> float: ...
-    def randrange(self, start: int, stop: int | None = None, /) -> int: ...
-    def getrandbits(self, k: int, /) -> int: ...
-    def choice(self, seq: Sequence[T], /) -> T: ...
-    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
-    def shuffle(self, x: list[T], /) -> None: ...
-
 
 T = TypeVar("T")
 
@@ -326,6 +313,16 @@ class Host(Protocol):
 
         About 0.15 ms, and 0.25 ms more for a signer that was not heard of lately. Where TLS is off, everybody is
         believed.
+        """
+
+    @property
+    def public_key(self) -> bytes:
+        """From which this node's id follows (48 bytes), for `verify_by_key`; empty where TLS is off."""
+
+    def verify_by_key(self, signer: NodeId, statement: bytes, proof: bytes, key: bytes) -> bool:
+        """The same with the first 64 bytes of a proof and the signer's `public_key`, in place of a certificate.
+
+        So nothing shows that the signer is a member: only that it, whom this plugin knows, said this. Raises nothing.
         """
 
     # Bulk

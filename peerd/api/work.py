@@ -1,10 +1,13 @@
-"""Work that a plugin gives away: what bounds it, and how it is called off. See `peerd.api.Host.offload`."""
+"""Work that a plugin gives away: what bounds it, and how it is called off (`peerd.api.Host.offload`); and the random
+numbers that it draws."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +39,15 @@ class WorkHandle(Protocol):
 
         A thread cannot be killed: what runs in one runs on, and its result is thrown away. Harmless when it has ended.
         """
+
+
+class Rng(Protocol):
+    """The part of ``random.Random`` that protocols use."""
+
+    def random(self) -> float: ...
+    def uniform(self, a: float, b: float) -> float: ...
+    def randrange(self, start: int, stop: int | None = None, /) -> int: ...
+    def getrandbits(self, k: int, /) -> int: ...
+    def choice(self, seq: Sequence[T], /) -> T: ...
+    def sample(self, population: Sequence[T], k: int) -> list[T]: ...
+    def shuffle(self, x: list[T], /) -> None: ...

@@ -89,7 +89,7 @@ class AsyncioDriver:
         self.charge = links.charge
         self.misbehaved = links.misbehaved
         self.open_stream = links.open_stream
-        self.sign = identity.sign
+        self.sign, self.public_key = identity.sign, identity.public_key
         self.store = stores.plugin_store
         self.record = sink.write
         self.declare_metrics = metrics.declare
@@ -114,7 +114,12 @@ class AsyncioDriver:
         context.local = replace(context.local, plugins=versions)
 
     def verify(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes) -> bool:
-        is_valid = self._identity.verify(signer, purpose, statement, proof)
+        return self._counted(self._identity.verify(signer, purpose, statement, proof))
+
+    def verify_by_key(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes, key: bytes) -> bool:
+        return self._counted(self._identity.verify_by_key(signer, purpose, statement, proof, key))
+
+    def _counted(self, is_valid: bool) -> bool:
         self._metrics.count(PROOFS_CHECKED.name, 1.0, {"outcome": "valid" if is_valid else "invalid"})
         return is_valid
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from cryptography import x509
@@ -21,13 +22,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from peerd.errors import Bug, ConfigError, HandshakeRefused
-from peerd.identity.node_identity import PeerIdentity, read_identity
+from peerd.identity.node_identity import SALT_BYTES, PeerIdentity, derive_node_id, public_key_der, read_identity
 from peerd.identity.roots import Roots
 from peerd.ids import NodeId
 from peerd.limits import PROOF_BYTES_MAX, STATEMENT_BYTES_MAX
 
 TAG: Final = b"peerd-statement-v1"
 SIGNATURE_BYTES: Final = 64
+KEY_BYTES: Final = 32
 CERTIFICATES_KEPT_MAX: Final = 4096
 """So many checked certificates are remembered, about 1 KiB each; checking one again costs about 0.25 ms."""
 
@@ -94,11 +96,26 @@ class Statements:
         denied = self._denied()
         if signer in denied.ids or known.serial in denied.serials:
             return False
-        try:
-            known.public_key.verify(proof[:SIGNATURE_BYTES], signed_bytes(self._cluster, purpose, statement))
-        except InvalidSignature:
+        signed = signed_bytes(self._cluster, purpose, statement)
+        return _has_signed(known.public_key, signed, proof[:SIGNATURE_BYTES])
+
+    def public_key(self) -> bytes:
+        """See `peerd.driver.Identity.public_key`."""
+        return self._key_and_salt
+
+    @cached_property
+    def _key_and_salt(self) -> bytes:
+        return self._key.public_key().public_bytes_raw() + read_identity(self._certificate).salt
+
+    def verify_by_key(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes, key: bytes) -> bool:
+        """See `peerd.driver.Identity.verify_by_key`."""
+        if (len(proof), len(key)) != (SIGNATURE_BYTES, KEY_BYTES + SALT_BYTES) or len(statement) > STATEMENT_BYTES_MAX:
             return False
-        return True
+        public_key = Ed25519PublicKey.from_public_bytes(key[:KEY_BYTES])
+        is_its_key = derive_node_id(public_key_der(public_key), key[KEY_BYTES:]) == signer
+        if not is_its_key or signer in self._denied().ids:
+            return False
+        return _has_signed(public_key, signed_bytes(self._cluster, purpose, statement), proof)
 
     def _certified(self, der: bytes) -> _Known | None:
         """Whose certificate it is, if a root that is trusted now has issued it to a node of this cluster."""
@@ -131,6 +148,22 @@ class WithoutKeys:
     def verify(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes) -> bool:
         """Whether it has no proof either."""
         return proof == b""
+
+    def public_key(self) -> bytes:
+        """There is none."""
+        return b""
+
+    def verify_by_key(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes, key: bytes) -> bool:
+        """Whether it has no proof and no key."""
+        return proof == key == b""
+
+
+def _has_signed(public_key: Ed25519PublicKey, signed: bytes, signature: bytes) -> bool:
+    try:
+        public_key.verify(signature, signed)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def signed_bytes(cluster: str, purpose: str, statement: bytes) -> bytes:

@@ -183,6 +183,13 @@ class PluginHost:
     def verify(self, signer: NodeId, statement: bytes, proof: bytes) -> bool:
         return self._driver.verify(signer, self._name, statement, proof)
 
+    @property
+    def public_key(self) -> bytes:
+        return self._driver.public_key()
+
+    def verify_by_key(self, signer: NodeId, statement: bytes, proof: bytes, key: bytes) -> bool:
+        return self._driver.verify_by_key(signer, self._name, statement, proof, key)
+
     def swap(
         self,
         peer: PeerRef,

@@ -34,7 +34,7 @@ from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
 from peerd.sim.files import FileDisk, SimFiles
-from peerd.sim.identity import SimulatedKeys
+from peerd.sim.identity import SimulatedKeys, public_key_of
 from peerd.sim.links import SimLink
 from peerd.sim.logs import LogDisk, open_log
 from peerd.sim.network import Network, Port, Receiver, State
@@ -416,6 +416,15 @@ class SimDriver(PolicyTransport):
         """Whether it is the signer's proof."""
         self.verifications += 1
         return self.world.keys.verify(signer, purpose, statement, proof)
+
+    def public_key(self) -> bytes:
+        """As long as in the daemon."""
+        return public_key_of(self.peer.id)
+
+    def verify_by_key(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes, key: bytes) -> bool:
+        """Whether it begins like the signer's proof, and the key is the signer's."""
+        self.verifications += 1
+        return self.world.keys.verify_by_key(signer, purpose, statement, proof, key)
 
     # Bulk
 

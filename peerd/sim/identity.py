@@ -16,6 +16,7 @@ from peerd.limits import STATEMENT_BYTES_MAX
 
 PROOF_BYTES: Final = 576
 """A signature of 64 bytes and a certificate of some 515, in whole ids."""
+SIGNATURE_BYTES: Final = 64
 _DIGEST_BYTES: Final = 32
 _ID_BYTES: Final = 16
 _ID_REPEATED: Final = (PROOF_BYTES - _DIGEST_BYTES) // _ID_BYTES
@@ -39,10 +40,21 @@ class SimulatedKeys:
             return False
         return proof == self._digest(signer, purpose, statement) + _rest(signer)
 
+    def verify_by_key(self, signer: NodeId, purpose: str, statement: bytes, proof: bytes, key: bytes) -> bool:
+        """Whether it begins like the proof that `sign` gives, and the key is the signer's."""
+        if len(proof) != SIGNATURE_BYTES or len(statement) > STATEMENT_BYTES_MAX or key != public_key_of(signer):
+            return False
+        return proof == self.sign(signer, purpose, statement)[:SIGNATURE_BYTES]
+
     def _digest(self, signer: NodeId, purpose: str, statement: bytes) -> bytes:
         name = purpose.encode()
         head = signer.to_bytes(16, "big") + len(name).to_bytes(2, "big") + name
         return hashlib.blake2b(head + statement, key=self._secret, digest_size=_DIGEST_BYTES).digest()
+
+
+def public_key_of(node: NodeId) -> bytes:
+    """Stands for the key of a node and the salt of its id."""
+    return node.to_bytes(_ID_BYTES, "big") * 3
 
 
 def _rest(signer: NodeId) -> bytes:

@@ -38,7 +38,7 @@ from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.sim.driver import SimStore
 from peerd.sim.files import SimFiles
-from peerd.sim.identity import SimulatedKeys
+from peerd.sim.identity import SimulatedKeys, public_key_of
 from peerd.sim.logs import LogDisk, open_log
 from peerd.telemetry.schema import Event
 
@@ -285,6 +285,15 @@ class FakeHost:
     def verify(self, signer: NodeId, statement: bytes, proof: bytes) -> bool:
         """Return whether ``FakeHost(signer, ...).sign(statement)`` gives this proof."""
         return _KEYS.verify(signer, self._purpose, statement, proof)
+
+    @property
+    def public_key(self) -> bytes:
+        """Return what `verify_by_key` accepts for this node."""
+        return public_key_of(self.id)
+
+    def verify_by_key(self, signer: NodeId, statement: bytes, proof: bytes, key: bytes) -> bool:
+        """Return whether ``FakeHost(signer, ...).sign(statement)[:64]`` gives this proof, and this is its key."""
+        return _KEYS.verify_by_key(signer, self._purpose, statement, proof, key)
 
     @property
     def _purpose(self) -> str:

@@ -85,6 +85,12 @@ class MeasurementConfig(PluginConfig):
         "of the same caches, wherever these nodes are. Empty: nodes near each other in the network share caches. The "
         "same on all nodes.",
     )
+    signed: bool = setting(
+        True,
+        "This node signs what it measures, and believes of another node than its owner only what its owner has signed: "
+        "no cache can make up a value. False saves 66 bytes of each new bound that is told. The same on all nodes: "
+        "values of one that does not sign are had from itself alone.",
+    )
     cache_values: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
         1000,
         "Values of other nodes that this one caches because it is asked for them often; what clients watch does not "

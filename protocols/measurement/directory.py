@@ -2,14 +2,15 @@
 
 Each node keeps a record of itself, which it alone can change, under two of a few keys, its *shards*: the ring's nodes
 are spread over them by their ids, twice, so that a root that is silent or lies hides nobody. Who wants to know asks the
-roots of all shards: one round trip to each of them, whose answer has only what has changed since the last one. A node
-that is gone without goodbye is known until its record lapses, so that an answer can say who is missing.
+roots of all shards: one round trip to each of them, whose answer has only what has changed since the last one; later
+those of one copy in turn, and of the other one, too, when anything has changed or cannot be had. A node that is gone
+without goodbye is known until its record lapses, so that an answer can say who is missing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,7 +94,8 @@ def entry_of(description: Description) -> NodeEntry:
 
 def _without_peers(description: Description) -> tuple[object, ...]:
     """What is told at once when it has changed: which nodes are neighbours changes often, and hardly matters."""
-    return description.peer, description.tags, [(each.name, bool(each.peers)) for each in description.names]
+    names = [(each.name, bool(each.peers)) for each in description.names]
+    return description.peer, description.tags, names, description.key
 
 
 @dataclass(slots=True)
@@ -119,12 +121,16 @@ class Directory(Part):
         """All that the roots have told."""
         self.spots: dict[NodeId, Spot] = {}
         """Where those are that have said it. Another one when anything in it has changed."""
+        self.keys: dict[NodeId, bytes] = {}
+        """Of those that sign what they measure, if this node does so, too."""
         self.has_regions = bool(config.region_tag)
         self.regions: dict[NodeId, str] = {}
         """The value of ``region_tag`` of those that have that tag. Another one when anything in it has changed."""
         self._lost: dict[NodeId, float] = {}
         self._asked_at = float("-inf")
-        self._open = 0
+        self._open = self._turn = 0
+        self._not_asked: list[int] = []
+        """Shards of the other copy, while those of one are asked."""
         self._waiting: list[Callable[[], None]] = []
         self._put: Description | None = None
         self._failures = 0
@@ -246,8 +252,17 @@ class Directory(Part):
                 self._ask_all()
 
     def _ask_all(self) -> None:
-        self._asked_at, self._open = self._host.now(), len(self._shards)
-        for number, shard in enumerate(self._shards):
+        """Both copies the first time, then one in turn: what has not changed in one has not in the other."""
+        self._asked_at, self._turn = self._host.now(), (self._turn + 1) % COPIES
+        turn = range(self._turn * SHARDS, (self._turn + 1) * SHARDS)
+        is_first = any(not shard.mark for shard in self._shards)
+        self._not_asked = [] if is_first else [each for each in range(len(self._shards)) if each not in turn]
+        self._ask_shards(range(len(self._shards)) if is_first else turn)
+
+    def _ask_shards(self, numbers: Sequence[int]) -> None:
+        self._open = len(numbers)
+        for number in numbers:
+            shard = self._shards[number]
             shard.coming.clear()
             if shard.root is not None and shard.root.id != self._host.id:
                 self._ask(number, NodeId(0))
@@ -318,7 +333,13 @@ class Directory(Part):
     def _ended(self, number: int, problem: str) -> None:
         self._shards[number].problem = problem
         self._open -= 1
-        if self._open == 0:
+        if self._open:
+            return
+        others, self._not_asked = self._not_asked, []
+        is_same = not (self._has_changed or any(shard.problem for shard in self._shards))
+        if others and not is_same:
+            self._ask_shards(others)
+        else:
             self._merge()
             waiting, self._waiting = self._waiting, []
             for done in waiting:
@@ -335,6 +356,8 @@ class Directory(Part):
         self._nodes = {node: (description.peer, entry_of(description)) for node, description in newest.items()}
         spots = {node: each.spot for node, each in newest.items() if each.spot is not None}
         self.spots = self.spots if spots == self.spots else spots
+        if self._config.signed:
+            self.keys = {node: each.key for node, each in newest.items() if each.key}
         if self.has_regions:
             tagged = ((node, entry.tags.get(self._config.region_tag)) for node, (_, entry) in self._nodes.items())
             regions = {node: value for node, value in tagged if value is not None}

@@ -13,7 +13,8 @@ class MeasurementTraffic(Event):
     ``relative_width``: how wide the held bounds are beside the usual ones, in the mean; null where none are usual.
     ``tree_questions``, ``tree_answers``: READs that went on over T, and answers to them.
     ``aggregate_asks``, ``aggregate_words``: of aggregates that are reckoned in T.
-    ``checked``: values of caches about which owners were asked; ``violated``: those that were wrong."""
+    ``checked``: values of caches about which owners were asked, or that were forged; ``violated``: those that were
+    wrong."""
 
     KIND = "measurement.traffic"
     reads: int
@@ -57,7 +58,7 @@ class SourceBack(Event):
 
 
 class BoundViolated(Event):
-    """An owner says that its value was outside of what a cache has told about it."""
+    """An owner says that its value was outside of what a cache has told about it, or has not signed that value."""
 
     KIND = "measurement.bound_violated"
     name: Text

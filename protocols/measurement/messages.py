@@ -29,6 +29,7 @@ TAG_BYTES_MAX: Final = 64
 TAG_VALUE_BYTES_MAX: Final = 128
 TAG_KEY: Final = rf"\A[A-Za-z_][A-Za-z0-9_.-]{{0,{TAG_BYTES_MAX - 1}}}\Z"
 MARK_BYTES: Final = 8
+KEY_BYTES_MAX: Final = 64
 GONE_MAX: Final = 256
 """Nodes that are described no more, in one answer."""
 SHARDS_MAX: Final = 256
@@ -94,7 +95,8 @@ class MeasureName(Struct):
 class Description(Struct):
     """What a node says of itself, in records that are its own. ``number``: a later one has a larger number.
 
-    ``spot``: where it is in the latency space; ``None``: it does not know yet.
+    ``spot``: where it is in the latency space; ``None``: it does not know yet. ``key``: with which its
+    signatures are checked (`peerd.api.Host.public_key`); empty: it signs nothing.
     """
 
     peer: PeerRef
@@ -102,6 +104,7 @@ class Description(Struct):
     tags: Annotated[tuple[Tag, ...], Meta(max_length=TAGS_MAX)] = ()
     names: Annotated[tuple[MeasureName, ...], Meta(max_length=NAMES_MAX)] = ()
     spot: Spot | None = None
+    key: Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)] = b""
 
 
 @message(0x0412, bytes_max=128)

@@ -26,20 +26,20 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.directory import Directory
 from protocols.measurement.events import EVENTS
 from protocols.measurement.guarantee.caching import Caching
-from protocols.measurement.guarantee.effects import Effect, Moved, ProviderLate, ProviderLost, SendTo
+from protocols.measurement.guarantee.effects import Disbelieved, Effect, Moved, ProviderLate, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.words import Measurement
 from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
 from protocols.measurement.names import split_name
 from protocols.measurement.placing.along import DISTRUSTED_S, ReadsAlong, WayProofs
-from protocols.measurement.placing.checking import SpotChecks
+from protocols.measurement.placing.checking import OwnerSignatures, SpotChecks
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.squares import Spot, spot_of
 from protocols.measurement.placing.statistics import SAMPLES, updates_s
 from protocols.measurement.placing.tree import ROOT_KEY, RouteTree, TreeRoutes
-from protocols.measurement.placing.wants import AskedOften, HeldWants
+from protocols.measurement.placing.wants import DIRECT_S, AskedOften, HeldWants
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import OwnReading
 from protocols.measurement.sources.network import BandwidthProbes
@@ -90,7 +90,9 @@ class MeasurementQueries(Plugin):
         self._partners: dict[NodeId, PeerRef] = {}
         """Nodes that provide for this one, or that it provides for."""
         boot = host.boot_epoch * INSTANCES_MAX + self._instance
-        self.caching = Caching(host.id, boot, self.config.terms())
+        is_signing = self.config.signed and bool(host.public_key)
+        signatures = OwnerSignatures(host, lambda: self.directory.keys) if is_signing else None
+        self.caching = Caching(host.id, boot, self.config.terms(), signatures)
         self.traffic = TrafficCounts(host, self.caching)
         self.directory = Directory(host, self.config, self.describe, self.traffic)
         self.decider = CacheDecider(host, self.config, self.caching)
@@ -133,7 +135,7 @@ class MeasurementQueries(Plugin):
         self.sampling = Sampling(host, sources, self, self.config.smoothings())
         self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling, self.traffic)
         self.checks = SpotChecks(host, self.caching, self.past, self.traffic, self._peer_of, self._distrust)
-        self.along.checks = self.checks.read
+        self.along.checks, self.along.is_signed = self.checks.read, self.checks.is_signed
         self.add_parts(self.checks, self.bandwidth, self.tree, self.along, self.splicing, self.decider)
         self.add_parts(self.aggregates, often)
         self._is_ticking = False
@@ -179,7 +181,8 @@ class MeasurementQueries(Plugin):
         names = [MeasureName(name, tuple(sorted(of)[:PAIRS_MAX])) for name, of in sorted(peers.items())]
         tags = tuple(Tag(key, value) for key, value in sorted(self.config.tags.items()))
         self._spot = spot_of(self.host.coordinate, self._spot)
-        return Description(self.host.peer, self.caching.boot, tags, tuple(names[:NAMES_MAX]), self._spot)
+        key = self.host.public_key if self.config.signed else b""
+        return Description(self.host.peer, self.caching.boot, tags, tuple(names[:NAMES_MAX]), self._spot, key)
 
     def _pairs(self, name: str) -> Sequence[str]:
         return [full for full in self._names if full.startswith(f"{name}@")]
@@ -267,6 +270,7 @@ class MeasurementQueries(Plugin):
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         """Do what the guarantee wants done."""
         late: list[Measurement] = []
+        doubts: list[Disbelieved] = []
         for effect in effects:
             match effect:
                 case SendTo(to, message):
@@ -282,8 +286,20 @@ class MeasurementQueries(Plugin):
                     self.splicing.lost(measurement, provider)
                 case ProviderLate(measurement):
                     late.append(measurement)
+                case Disbelieved():
+                    doubts.append(effect)
         if late:  # together: a provider that has died may have had thousands
             self.wants.late(late)
+        if doubts:
+            self._doubt(doubts)
+
+    def _doubt(self, told: Sequence[Disbelieved]) -> None:
+        """Caches have told what owners have not signed. Where a key is not known here yet, it may be soon."""
+        for cache, forged in {each.provider: each.measurement for each in told if each.is_forged}.items():
+            self.checks.lied(forged, cache, "forged")
+        self.wants.avoid_caches([each.measurement for each in told if each.is_forged], DISTRUSTED_S)
+        self.wants.avoid_caches([each.measurement for each in told if not each.is_forged], DIRECT_S)
+        self.directory.refreshed(lambda: None)
 
     def _send(self, peer: PeerRef, message: Message) -> None:
         self.host.send(peer, message)

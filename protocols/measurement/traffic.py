@@ -28,7 +28,7 @@ TRAFFIC_METRICS: Final[tuple[Metric, ...]] = (
     Metric(_READS, "counter", "Questions of this node's clients. A statement asks one or a few."),
     Metric(_VALUES, "counter", "Values in the answers: cached, fetched (from owners), stale, missing.", ("outcome",)),
     Metric(_UPDATES, "counter", "Words to nodes that hold values.", ("kind",)),
-    Metric(_CHECKED, "counter", "Values of caches that owners called true, violated, or could not tell.", ("outcome",)),
+    Metric(_CHECKED, "counter", "Values of caches: true, violated, unknown, says the owner; or forged.", ("outcome",)),
 )
 _SENT: Final[dict[type, str]] = {
     CacheAsk: "asks",
@@ -71,9 +71,9 @@ class TrafficCounts(Part):
             self._add({_SENT[type(message)]: 1})
 
     def checked(self, outcome: str) -> None:
-        """An owner was asked whether what a cache has told is true."""
+        """It was looked whether what a cache has told is true."""
         self._host.count(_CHECKED, outcome=outcome)
-        self._add({"checked": 1, "violated": int(outcome == "violated")})
+        self._add({"checked": 1, "violated": int(outcome in ("violated", "forged"))})
 
     def _add(self, counts: dict[str, int]) -> None:
         if not self._counts:

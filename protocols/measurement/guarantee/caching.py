@@ -17,7 +17,15 @@ from protocols.measurement.guarantee.holder import Heard, Holder
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.owner import Owner
 from protocols.measurement.guarantee.provider import Provider
-from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
+from protocols.measurement.guarantee.words import (
+    BoundClaim,
+    Known,
+    Measurement,
+    NoSignatures,
+    Signatures,
+    Terms,
+    Want,
+)
 
 
 class CacheAnswer(Frozen):
@@ -32,11 +40,12 @@ class CacheAnswer(Frozen):
 class Caching:
     """Events go in as method calls, with the time by this node's clock; each returns what is to be done, in order."""
 
-    def __init__(self, me: NodeId, boot: int, terms: Terms) -> None:
+    def __init__(self, me: NodeId, boot: int, terms: Terms, signatures: Signatures | None = None) -> None:
         self.me, self.boot, self._terms = me, boot, terms
-        self.owner = Owner(me, boot)
-        self.holder = Holder(boot, terms)
-        self.provider = Provider(boot, terms, self.fresh)
+        self.signatures = NoSignatures() if signatures is None else signatures
+        self.owner = Owner(me, boot, self.signatures)
+        self.holder = Holder(boot, terms, self.signatures)
+        self.provider = Provider(boot, terms, self.fresh, self.owner.promised)
 
     # Owner
 

@@ -28,10 +28,21 @@ class ProviderLate(Frozen):
     measurement: Measurement
 
 
+class Disbelieved(Frozen):
+    """A provider, not its owner, has told something of a measurement that its owner has not signed.
+
+    ``is_forged``: its owner's signature is wrong; else there is none that this node can check.
+    """
+
+    measurement: Measurement
+    provider: NodeId
+    is_forged: bool
+
+
 class Moved(Frozen):
     """What this node knows of a measurement has changed: another interval, or nothing any more."""
 
     measurement: Measurement
 
 
-Effect = SendTo | ProviderLost | ProviderLate | Moved
+Effect = SendTo | ProviderLost | ProviderLate | Disbelieved | Moved

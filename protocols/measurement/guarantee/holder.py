@@ -18,9 +18,18 @@ from msgspec.structs import replace
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.lib.leases import Asks, at_most
-from protocols.measurement.guarantee.effects import Effect, ProviderLate, ProviderLost, SendTo
+from protocols.measurement.guarantee.effects import Disbelieved, Effect, ProviderLate, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate
-from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample, Terms, Want
+from protocols.measurement.guarantee.words import (
+    BoundClaim,
+    Known,
+    Measurement,
+    Sample,
+    Signatures,
+    Terms,
+    Verdict,
+    Want,
+)
 
 STOP_S: Final = 1.0
 """A provider hears so soon that something of it is not wanted any more: else it sends updates for nothing."""
@@ -91,8 +100,8 @@ class Heard(Frozen):
 class Holder:
     """All that one node holds."""
 
-    def __init__(self, boot: int, terms: Terms) -> None:
-        self._boot, self._terms = boot, terms
+    def __init__(self, boot: int, terms: Terms, signatures: Signatures) -> None:
+        self._boot, self._terms, self._signatures = boot, terms, signatures
         self.wanted: dict[Measurement, WantedValue] = {}
         self._wanted_of: dict[NodeId, dict[Measurement, None]] = {}
         """The same by provider."""
@@ -330,7 +339,9 @@ class Holder:
             return
         if held is not None and is_here and entry.number < held.number + held.vouched:
             return  # it has this one, or a later one
-        if not (is_dated and entry.claim.interval.is_within(wanted.half_width)):
+        is_enough = is_dated and entry.claim.interval.is_within(wanted.half_width)
+        claim = self._believed(provider, measurement, entry.claim, done) if is_enough else None
+        if claim is None:
             if held is not None and is_here:
                 self._distrust(measurement, held, done)
             return
@@ -339,9 +350,22 @@ class Holder:
         elif held is not None:
             self._let_go(measurement, held)
         is_known = held is not None and is_here and held.vouched and held.number == entry.replaces
-        self.held[measurement] = HeldValue(provider, boot, entry.number, entry.claim, NEVER)
+        self.held[measurement] = HeldValue(provider, boot, entry.number, claim, NEVER)
         up.promises[entry.number] = measurement
         done.changed[measurement] = is_known and entry.is_continuous and done.changed.get(measurement, True)
+
+    def _believed(
+        self, provider: NodeId, measurement: Measurement, claim: BoundClaim, done: Heard
+    ) -> BoundClaim | None:
+        """What this node holds of a claim: with a signature only if it has checked that, since it shows it to others;
+        ``None``: nothing, as its owner has not signed it."""
+        verdict = self._signatures.verdict(measurement, claim)
+        if verdict is Verdict.GENUINE:
+            return claim
+        if provider == measurement.owner:  # their link shows who says that
+            return replace(claim, signature=b"")
+        done.effects.append(Disbelieved(measurement, provider, verdict is Verdict.FORGED))
+        return None
 
     def _gone(self, provider: NodeId, measurement: Measurement, done: Heard) -> None:
         wanted, held = self.wanted.get(measurement), self.held.get(measurement)

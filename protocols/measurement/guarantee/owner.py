@@ -11,7 +11,7 @@ from typing import NamedTuple
 from peerd.ids import NodeId
 from protocols.measurement.guarantee.centre import Centre
 from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
-from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample, Signatures
 
 
 class _Owned(NamedTuple):
@@ -22,8 +22,8 @@ class _Owned(NamedTuple):
 class Owner:
     """All measurements of one node."""
 
-    def __init__(self, me: NodeId, boot: int) -> None:
-        self._me, self._boot = me, boot
+    def __init__(self, me: NodeId, boot: int, signatures: Signatures) -> None:
+        self._me, self._boot, self._signatures = me, boot, signatures
         self._owned: dict[str, _Owned] = {}
         self._samples = 0
 
@@ -55,3 +55,13 @@ class Owner:
         """What may be passed on, if anything."""
         owned = self._owned.get(measurement.name) if measurement.owner == self._me else None
         return None if owned is None else owned.known
+
+    def promised(self, measurement: Measurement, known: Known) -> BoundClaim:
+        """What a node knows, as it promises it to others: of this node's own with a signature, made once a sample."""
+        owned, claim = self._owned.get(measurement.name), known.claim
+        if measurement.owner != self._me or owned is None or claim.signature:
+            return claim
+        claim = self._signatures.signed(measurement, claim)
+        if owned.known is known:
+            self._owned[measurement.name] = owned._replace(known=Known(claim, known.basis))
+        return claim

@@ -65,6 +65,8 @@ NEVER: Final = float("-inf")
 
 KnownAt = Callable[[Measurement, float], Known | None]
 """What a node knows of a measurement at that time, and that is not stale."""
+Promised = Callable[[Measurement, Known], BoundClaim]
+"""That, as others are told of it."""
 
 
 @dataclass(slots=True)
@@ -114,8 +116,8 @@ class HolderEdge:
 class Provider:
     """All holders of one node."""
 
-    def __init__(self, boot: int, terms: Terms, known: KnownAt) -> None:
-        self._boot, self._terms, self._known = boot, terms, known
+    def __init__(self, boot: int, terms: Terms, known: KnownAt, promised: Promised) -> None:
+        self._boot, self._terms, self._known, self._as_promised = boot, terms, known, promised
         self.edges: dict[NodeId, HolderEdge] = {}
         self._numbers = 0
 
@@ -167,9 +169,9 @@ class Provider:
 
     def _promise(self, edge: HolderEdge, want: Want, known: Known) -> BoundClaim:
         self._numbers += 1
-        theirs = known.claim
+        theirs = self._as_promised(want.measurement, known)
         interval = around(theirs.interval, theirs.level, want.half_width)
-        claim = BoundClaim(theirs.value, theirs.level, interval, theirs.since, theirs.hops + 1)
+        claim = replace(theirs, interval=interval, hops=theirs.hops + 1)
         edge.guarantees[want.measurement] = Guarantee(self._numbers, want.half_width, claim)
         return claim
 

@@ -6,7 +6,8 @@ when the bounds that the other holds are broken. The other is its *holder*.
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import Enum, auto
+from typing import Annotated, Final, Protocol
 
 from msgspec import Meta
 
@@ -15,6 +16,8 @@ from peerd.ids import NodeId
 from peerd.messages import U8, U64, BytesMax, Struct
 from protocols.measurement.guarantee.interval import VALUE_MAX, Interval, Quantity
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX
+
+SIGNATURE_BYTES_MAX: Final = 64
 
 
 class Measurement(Struct):
@@ -34,8 +37,9 @@ class Sample(Struct):
 class BoundClaim(Struct):
     """From the sample ``since`` on, up to some moment that is not said here, the value was inside ``interval``.
 
-    ``value``: what it was when the interval was chosen, to be shown to people. ``level``: where new intervals are to
-    have their centre, says the owner. ``hops``: nodes since the owner.
+    ``value``: what it was in that sample, to be shown to people. ``level``: where new intervals are to have their
+    centre, says the owner. ``hops``: nodes since the owner. ``signature``: the owner's, of the sample and its value,
+    or empty.
     """
 
     value: Quantity
@@ -43,6 +47,7 @@ class BoundClaim(Struct):
     interval: Interval
     since: Sample
     hops: U8 = 0
+    signature: Annotated[bytes, Meta(max_length=SIGNATURE_BYTES_MAX)] = b""
 
 
 class Want(Struct):
@@ -57,6 +62,39 @@ class Known(Frozen):
 
     claim: BoundClaim
     basis: float
+
+
+class Verdict(Enum):
+    """What a signature shows of a claim."""
+
+    GENUINE = auto()
+    """The owner has read this value, and it is inside the interval."""
+    UNSIGNED = auto()
+    """Nothing: there is none, or the owner's key is not known here."""
+    FORGED = auto()
+    """The owner has not said that."""
+
+
+class Signatures(Protocol):
+    """Owners sign what they have read, so that nobody else can make up a value."""
+
+    def signed(self, measurement: Measurement, claim: BoundClaim) -> BoundClaim:
+        """A claim of this node about its own measurement, as it is told to others."""
+
+    def verdict(self, measurement: Measurement, claim: BoundClaim) -> Verdict:
+        """Of a claim about another node's measurement."""
+
+
+class NoSignatures:
+    """Implements `Signatures` where nobody signs, and everybody is believed."""
+
+    def signed(self, measurement: Measurement, claim: BoundClaim) -> BoundClaim:
+        """The claim as it is."""
+        return claim
+
+    def verdict(self, measurement: Measurement, claim: BoundClaim) -> Verdict:
+        """It is taken for genuine."""
+        return Verdict.GENUINE
 
 
 class Terms(Frozen):

@@ -24,7 +24,7 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.directory import Directory
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import PATH_MAX
-from protocols.measurement.guarantee.words import Known, Measurement, Want
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
 from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, QuestionWay, ReadAlong, SpliceIn
 from protocols.measurement.placing.statistics import Statistics
@@ -194,6 +194,8 @@ class ReadsAlong(Part):
         self.direct: Callable[[Mapping[NodeId, list[Want]]], None] = lambda wants: None
         self.checks: Callable[[Sequence[FoundAlong]], None] = lambda found: None
         """May look into answers of others than owners."""
+        self.is_signed: Callable[[Measurement, BoundClaim, NodeId], bool] = lambda measurement, claim, cache: True
+        """Whether that answer of a cache may be believed."""
         self._asked: dict[int, _Asked] = {}
         self._distrusted: dict[NodeId, float] = {}
         """Nodes that have told something wrong, and until when they are not believed."""
@@ -258,9 +260,7 @@ class ReadsAlong(Part):
             want = asked.wants.get(value.measurement)
             if want is None or not self._routes(asked.way).may_answer(source.id, value.measurement.owner):
                 continue
-            is_owner = source.id == value.measurement.owner
-            is_believed = is_owner or self._distrusted.get(source.id, 0.0) <= self._host.now()
-            if not (is_believed and (is_owner or value.claim.interval.is_within(want.half_width))):
+            if not (source.id == value.measurement.owner or self._is_believed(source.id, value, want)):
                 missing.append(value.measurement)
                 continue
             del asked.wants[value.measurement]
@@ -275,6 +275,11 @@ class ReadsAlong(Part):
         if found:
             self.found(found)
             self.checks(found)
+
+    def _is_believed(self, cache: NodeId, value: ReadValue, want: Want) -> bool:
+        is_trusted = self._distrusted.get(cache, 0.0) <= self._host.now()
+        is_enough = is_trusted and value.claim.interval.is_within(want.half_width)
+        return is_enough and self.is_signed(value.measurement, value.claim, cache)
 
     def distrust(self, node: NodeId) -> None:
         """A cache has told something wrong: owners are asked for what it answers, for a while."""

@@ -1,24 +1,28 @@
 """Spot checks: now and then a holder or reader asks an owner whether what a cache has told is true.
 
-A cache may make up values, or hold back that bounds were broken. Signatures of owners would show the first and not the
-second, at some hundred bytes a value; a question to the owner about one value in a while shows both.
+A cache may make up values, or hold back that bounds were broken. Signatures of owners show the first at once and the
+second never, at 64 bytes a value; a question to the owner about one value in a while shows both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.lib.leases import at_most
-from peerd.messages import Message, PeerRef
+from peerd.lib.proof_ends import HEAD_BYTES
+from peerd.messages import Message, PeerRef, encode_struct
 from protocols.measurement.events import BoundViolated
 from protocols.measurement.guarantee.caching import Caching
-from protocols.measurement.guarantee.words import Known, Measurement
+from protocols.measurement.guarantee.interval import Interval
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Verdict
 from protocols.measurement.placing.along import FoundAlong
 from protocols.measurement.placing.messages import CheckClaim, ClaimChecked
 from protocols.measurement.sources.past import PastSamples
@@ -32,6 +36,33 @@ CHECK_S: Final = 64.0
 READS: Final = 16
 """After the first, one of so many answers to READs is checked, each of which has cost two messages and more: so checks,
 of two messages, are a small part of what reads cost."""
+
+
+class OwnerSignatures:
+    """Implements `Signatures` with the keys that nodes describe themselves with: ids follow from keys, so none can be
+    another node's.
+
+    A signature is of the sample and its value. What a cache adds is the interval around it, and how old that is.
+    """
+
+    def __init__(self, host: Host, keys: Callable[[], Mapping[NodeId, bytes]]) -> None:
+        self._host, self._keys = host, keys
+
+    def signed(self, measurement: Measurement, claim: BoundClaim) -> BoundClaim:
+        return replace(claim, signature=self._host.sign(_statement(measurement, claim))[:HEAD_BYTES])
+
+    def verdict(self, measurement: Measurement, claim: BoundClaim) -> Verdict:
+        key = self._keys().get(measurement.owner, b"")
+        if not (claim.signature and key):
+            return Verdict.UNSIGNED
+        statement = _statement(measurement, claim)
+        is_signed = self._host.verify_by_key(measurement.owner, statement, claim.signature, key)
+        return Verdict.GENUINE if is_signed and claim.interval.holds(claim.value) else Verdict.FORGED
+
+
+def _statement(measurement: Measurement, claim: BoundClaim) -> bytes:
+    sample = BoundClaim(claim.value, claim.value, Interval(claim.value, claim.value), claim.since)
+    return b"measured " + encode_struct(sample) + measurement.name.encode()
 
 
 class SpotChecks(Part):
@@ -78,18 +109,31 @@ class SpotChecks(Part):
         if owner is None:
             return
         known = one.known
-        question = CheckClaim(one.measurement.name, known.claim, max(0.0, self._host.now() - known.basis))
+        claim = replace(known.claim, signature=b"")
+        question = CheckClaim(one.measurement.name, claim, max(0.0, self._host.now() - known.basis))
         self._host.request(owner, question, ANSWER_S, partial(self._told, one.measurement, one.provider), lambda: None)
 
     def _told(self, measurement: Measurement, provider: NodeId, answer: Message, source: PeerRef) -> None:
         if not isinstance(answer, ClaimChecked):
             raise ProtocolError("wrong_answer", f"{type(answer).__name__} is no answer to CheckClaim")
-        outcome = "unknown" if not answer.is_known else "true" if answer.is_true else "violated"
+        if answer.is_known and not answer.is_true:
+            self.lied(measurement, provider, "violated")
+        else:
+            self._traffic.checked("true" if answer.is_known else "unknown")
+
+    def lied(self, measurement: Measurement, cache: NodeId, outcome: str) -> None:
+        """A cache has told something wrong."""
         self._traffic.checked(outcome)
-        if outcome == "violated":
-            owner, cache = format_id(measurement.owner), format_id(provider)
-            self._host.emit(BoundViolated(name=measurement.name, owner=owner, cache=cache))
-            self._distrust(provider)
+        owner, by = format_id(measurement.owner), format_id(cache)
+        self._host.emit(BoundViolated(name=measurement.name, owner=owner, cache=by))
+        self._distrust(cache)
+
+    def is_signed(self, measurement: Measurement, claim: BoundClaim, cache: NodeId) -> bool:
+        """Whether what a cache has answered to a READ may be believed, where owners sign what they measure."""
+        verdict = self._caching.signatures.verdict(measurement, claim)
+        if verdict is Verdict.FORGED:
+            self.lied(measurement, cache, "forged")
+        return verdict is Verdict.GENUINE
 
     @handles(CheckClaim)
     def _asked(self, question: CheckClaim, source: PeerRef) -> ClaimChecked:
