@@ -55,6 +55,30 @@ async def test_a_changed_proof_is_none_and_raises_nothing(rig: ContractRig) -> N
 
 
 @on_both_hosts_with_keys
+async def test_a_signature_and_the_key_from_which_the_id_follows_show_who_has_signed(rig: ContractRig) -> None:
+    one, two = rig.add(1), rig.add(2)
+    me, key = one.peer.id, one.driver.public_key()
+    signature = one.driver.sign("rounds", SAID)[:64]
+    check = two.driver.verify_by_key
+    assert check(me, "rounds", SAID, signature, key)
+    theirs = two.driver.public_key()
+    assert len(key) == len(theirs) == 48
+    assert not check(me, "rounds", SAID, two.driver.sign("rounds", SAID)[:64], theirs), "its id follows from its key"
+    assert not check(two.peer.id, "rounds", SAID, signature, key)
+    assert not check(me, "rounds", SAID, signature, theirs)
+    assert not check(me, "records", SAID, signature, key) and not check(me, "rounds", SAID + b"!", signature, key)
+    for place in (0, 31, 32, 47):
+        changed = bytearray(key)
+        changed[place] ^= 1
+        assert not check(me, "rounds", SAID, signature, bytes(changed)), place
+    for garbage in (b"", key[:32], key + b"\0", bytes(48), b"\xff" * 48):
+        assert not check(me, "rounds", SAID, signature, garbage)
+    for garbage in (b"", signature[:63], signature + b"\0", bytes(64)):
+        assert not check(me, "rounds", SAID, garbage, key)
+    assert not check(me, "rounds", bytes(STATEMENT_BYTES_MAX + 1), signature, key)
+
+
+@on_both_hosts_with_keys
 async def test_a_proof_outlives_the_process_that_made_it(rig: ContractRig) -> None:
     one, two = rig.add(1), rig.add(2)
     proof = one.driver.sign("rounds", SAID)
@@ -84,6 +108,8 @@ async def test_without_tls_there_are_no_proofs_in_the_daemon_and_every_node_is_b
     one, two = rig.add(1), rig.add(2)
     proof = one.driver.sign("rounds", SAID)
     assert two.driver.verify(one.peer.id, "rounds", SAID, proof)
+    key = one.driver.public_key()
+    assert two.driver.verify_by_key(one.peer.id, "rounds", SAID, proof[:64], key)
     with pytest.raises(Bug):
         one.driver.sign("rounds", bytes(STATEMENT_BYTES_MAX + 1))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.sim.hostile.member import Behaviour, Decoded, Frame, Party
@@ -130,9 +132,10 @@ class LiesAlong(Behaviour):
         return True
 
 
-def test_a_candidate_that_answers_for_owners_it_was_not_asked_about_is_not_heard() -> None:
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_candidate_that_answers_for_owners_it_was_not_asked_about_is_not_heard(*, signed: bool) -> None:
     liar, count = 3, 24
-    config = MeasurementConfig.model_validate({"placing": "squares", "describe_interval": "10s"})
+    config = MeasurementConfig.model_validate({"placing": "squares", "describe_interval": "10s", "signed": signed})
     simulation = Simulation(1, plugins=lambda index: [SimulatedQueries(index, config)], check_every=20)
     party = Party(simulation, {liar: [LiesAlong]})
     simulation.start(count)
@@ -160,6 +163,9 @@ def test_a_candidate_that_answers_for_owners_it_was_not_asked_about_is_not_heard
         rounds.append([(reader, each) for reader, all_of in told.items() for each in all_of if _is_lie(each)])
     lies = rounds[0]
     me = simulation.nodes[liar].id
+    if signed:
+        assert not any(rounds), "its owner has not signed that"
+        return
     assert lies, "what a candidate says of owners that it was asked about is believed"
     assert not rounds[-1], "until it was checked"
     for reader, each in lies:

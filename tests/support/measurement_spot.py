@@ -32,8 +32,9 @@ def claim(value: float = 1.0, half_width: float = 0.5) -> BoundClaim:
 
 
 def measuring(placing: str = "tree") -> MeasurementQueries:
-    """The plugin, without anything that it measures."""
-    return MeasurementQueries(MeasurementConfig.model_validate({"system": False, "placing": placing}), [])
+    """The plugin, without anything that it measures; values are not signed (tests/unit/test_measurement_signed.py)."""
+    settings = {"system": False, "placing": placing, "signed": False}
+    return MeasurementQueries(MeasurementConfig.model_validate(settings), [])
 
 
 class Spot:

@@ -1,6 +1,8 @@
-"""Spot checks: an owner is asked whether what a cache has told is true."""
+"""What caches tell: an owner is asked whether one of it is true, and each value has its owner's signature."""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from peerd.ids import format_id
 from peerd.sim.checkers import Checker
@@ -29,14 +31,15 @@ class Violations(Checker):
             self.found.append(event)
 
 
-def ring(nodes: int) -> tuple[Simulation, list[SimulatedQueries], Violations]:
+def ring(nodes: int, *, signing: int = 0) -> tuple[Simulation, list[SimulatedQueries], Violations]:
+    """``signing``: so many of the nodes sign what they measure, and want that of others; the last ones do not."""
     times = {"max_age": "60s", "update_interval": "5s", "ask_interval": "10s", "placing": "tree"}
     violations = Violations()
-    simulation = Simulation(
-        5,
-        plugins=lambda index: [SimulatedQueries(index, MeasurementConfig.model_validate(times))],
-        checkers=[violations],
-    )
+
+    def queries(index: int) -> list[SimulatedQueries]:
+        return [SimulatedQueries(index, MeasurementConfig.model_validate(times | {"signed": index < signing}))]
+
+    simulation = Simulation(5, plugins=queries, checkers=[violations])
     simulation.start(nodes)
     simulation.run_until(simulation.is_ready, limit_s=120)
     simulation.run_for(15)
@@ -81,28 +84,40 @@ def test_an_owner_says_of_its_own_samples_what_was_true() -> None:
     assert handler(CheckClaim("nothing", claim, 0.0), owner.host.peer) == ClaimChecked(False, False)
 
 
-def test_a_cache_that_lies_is_found_and_its_owner_provides_from_then_on() -> None:
-    simulation, plugins, violations = ring(24)
+def held_from_a_cache(
+    simulation: Simulation, plugins: list[SimulatedQueries]
+) -> tuple[SimulatedQueries, Measurement, SimulatedQueries]:
+    """All hold the same of all; returns one, what it holds from another one than its owner, and that one."""
     everybody = {plugin.host.id: plugin for plugin in plugins}
     for plugin in plugins:
         plugin.watching.hold({"level": 0.4}, everybody, 30.0)
     simulation.run_for(60)
-    reader, level, liar = next(
+    return next(
         (plugin, measurement, everybody[held.provider])
         for plugin in plugins
         for measurement, held in plugin.caching.holder.held.items()
         if held.provider != measurement.owner
     )
+
+
+def begin_to_lie(liar: SimulatedQueries, level: Measurement) -> None:
+    """It provides another value from now on, with the signature of the true one, if there is any."""
     honest = liar.caching.provider._known
 
     def lie(measurement: Measurement, now: float) -> Known | None:
         known = honest(measurement, now)
         if measurement != level or known is None:
             return known
-        return Known(BoundClaim(99.0, 99.0, Interval(98.8, 99.2), known.claim.since, known.claim.hops), now)
+        return Known(replace(known.claim, value=99.0, level=99.0, interval=Interval(98.8, 99.2)), now)
 
     liar.caching.provider._known = lie
     liar._carry_out(liar.caching._changed({level: False}, liar.host.now()))
+
+
+def test_a_cache_that_lies_is_found_and_its_owner_provides_from_then_on() -> None:
+    simulation, plugins, violations = ring(24)
+    reader, level, liar = held_from_a_cache(simulation, plugins)
+    begin_to_lie(liar, level)
     simulation.run_for(1.0)
     told = reader.caching.read(level, reader.host.now())
     assert told is not None and told.claim.value == 99.0
@@ -156,3 +171,37 @@ def test_a_node_on_the_way_that_answers_falsely_is_found_and_not_believed_any_mo
     assert {each.cache for each in violations.found} == {format_id(liar.host.id)}
     simulation.run_for(DISTRUSTED_S)
     assert read().provider == liar.host.id, "perhaps it was a mistake"
+
+
+def test_what_an_owner_has_not_signed_nobody_is_told_and_who_says_it_is_believed_no_more() -> None:
+    simulation, plugins, violations = ring(24, signing=24)
+    reader, level, liar = held_from_a_cache(simulation, plugins)
+    begin_to_lie(liar, level)
+    holders = [plugin for plugin in plugins if plugin not in (liar,) and plugin.host.id != level.owner]
+    for _ in range(300):
+        simulation.run_for(0.2)
+        told = [plugin.caching.read(level, plugin.host.now()) for plugin in holders]
+        assert all(each is None or each.claim.value != 99.0 for each in told)
+    now = reader.caching.read(level, reader.host.now())
+    assert now is not None and not now.is_stale and now.provider == level.owner
+    assert {(each.name, each.cache) for each in violations.found} == {("level", format_id(liar.host.id))}
+    theirs = [held for held in reader.caching.holder.held.values() if held.provider == liar.host.id]
+    assert not [held for held in theirs if held.claim.hops > 1], "nothing that others own is held from it"
+
+
+def test_where_not_all_sign_values_of_those_that_do_not_are_had_from_themselves() -> None:
+    simulation, plugins, violations = ring(24, signing=20)
+    everybody = {plugin.host.id: index for index, plugin in enumerate(plugins)}
+    for plugin in plugins:
+        plugin.watching.hold({"level": 0.4}, everybody, 30.0)
+    simulation.run_for(60)
+    from_caches = 0
+    for plugin in plugins[:20]:
+        held = plugin.caching.holder.held
+        assert len(held) == 23 and all(value.vouched for value in held.values())
+        for measurement, value in held.items():
+            is_from_cache = value.provider != measurement.owner
+            from_caches += is_from_cache
+            assert not is_from_cache or (everybody[measurement.owner] < 20 and value.claim.signature)
+    assert from_caches > 50
+    assert not violations.found

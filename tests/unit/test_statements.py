@@ -79,6 +79,20 @@ def test_a_renewed_certificate_is_of_the_same_signer() -> None:
     assert two.believes(one, before) and two.believes(one, one.says())
 
 
+def test_a_key_needs_no_certificate_and_stays_the_same_in_all_of_a_node() -> None:
+    one, stranger, two = Node(), Node(ClusterAuthority.create(CLUSTER)), Node()
+    for node in (one, stranger):
+        signature, me = node.says()[:64], node.identity.node_id
+        key = node.statements.public_key()
+        assert two.statements.verify_by_key(me, "test", SAID, signature, key), "membership is not shown"
+        two.denied = Denied(frozenset({me}), frozenset())
+        assert not two.statements.verify_by_key(me, "test", SAID, signature, key)
+        two.denied = Denied(frozenset(), frozenset())
+    before = one.statements.public_key()
+    one.statements.use(one.certificate(AUTHORITY, salt=one.identity.salt))
+    assert one.statements.public_key() == before
+
+
 def test_a_certificate_of_another_root_proves_nothing() -> None:
     stranger = Node(ClusterAuthority.create(CLUSTER))
     two = Node()

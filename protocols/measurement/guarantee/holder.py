@@ -26,8 +26,8 @@ from protocols.measurement.guarantee.words import (
     Measurement,
     Sample,
     Signatures,
+    SignatureVerdict,
     Terms,
-    Verdict,
     Want,
 )
 
@@ -360,11 +360,11 @@ class Holder:
         """What this node holds of a claim: with a signature only if it has checked that, since it shows it to others;
         ``None``: nothing, as its owner has not signed it."""
         verdict = self._signatures.verdict(measurement, claim)
-        if verdict is Verdict.GENUINE:
+        if verdict is SignatureVerdict.GENUINE:
             return claim
         if provider == measurement.owner:  # their link shows who says that
             return replace(claim, signature=b"")
-        done.effects.append(Disbelieved(measurement, provider, verdict is Verdict.FORGED))
+        done.effects.append(Disbelieved(measurement, provider, verdict is SignatureVerdict.FORGED))
         return None
 
     def _gone(self, provider: NodeId, measurement: Measurement, done: Heard) -> None:

@@ -64,7 +64,7 @@ class Known(Frozen):
     basis: float
 
 
-class Verdict(Enum):
+class SignatureVerdict(Enum):
     """What a signature shows of a claim."""
 
     GENUINE = auto()
@@ -81,7 +81,7 @@ class Signatures(Protocol):
     def signed(self, measurement: Measurement, claim: BoundClaim) -> BoundClaim:
         """A claim of this node about its own measurement, as it is told to others."""
 
-    def verdict(self, measurement: Measurement, claim: BoundClaim) -> Verdict:
+    def verdict(self, measurement: Measurement, claim: BoundClaim) -> SignatureVerdict:
         """Of a claim about another node's measurement."""
 
 
@@ -92,9 +92,9 @@ class NoSignatures:
         """The claim as it is."""
         return claim
 
-    def verdict(self, measurement: Measurement, claim: BoundClaim) -> Verdict:
+    def verdict(self, measurement: Measurement, claim: BoundClaim) -> SignatureVerdict:
         """It is taken for genuine."""
-        return Verdict.GENUINE
+        return SignatureVerdict.GENUINE
 
 
 class Terms(Frozen):

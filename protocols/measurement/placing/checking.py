@@ -22,7 +22,7 @@ from peerd.messages import Message, PeerRef, encode_struct
 from protocols.measurement.events import BoundViolated
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.interval import Interval
-from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Verdict
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, SignatureVerdict
 from protocols.measurement.placing.along import FoundAlong
 from protocols.measurement.placing.messages import CheckClaim, ClaimChecked
 from protocols.measurement.sources.past import PastSamples
@@ -51,13 +51,13 @@ class OwnerSignatures:
     def signed(self, measurement: Measurement, claim: BoundClaim) -> BoundClaim:
         return replace(claim, signature=self._host.sign(_statement(measurement, claim))[:HEAD_BYTES])
 
-    def verdict(self, measurement: Measurement, claim: BoundClaim) -> Verdict:
+    def verdict(self, measurement: Measurement, claim: BoundClaim) -> SignatureVerdict:
         key = self._keys().get(measurement.owner, b"")
         if not (claim.signature and key):
-            return Verdict.UNSIGNED
+            return SignatureVerdict.UNSIGNED
         statement = _statement(measurement, claim)
         is_signed = self._host.verify_by_key(measurement.owner, statement, claim.signature, key)
-        return Verdict.GENUINE if is_signed and claim.interval.holds(claim.value) else Verdict.FORGED
+        return SignatureVerdict.GENUINE if is_signed and claim.interval.holds(claim.value) else SignatureVerdict.FORGED
 
 
 def _statement(measurement: Measurement, claim: BoundClaim) -> bytes:
@@ -131,9 +131,9 @@ class SpotChecks(Part):
     def is_signed(self, measurement: Measurement, claim: BoundClaim, cache: NodeId) -> bool:
         """Whether what a cache has answered to a READ may be believed, where owners sign what they measure."""
         verdict = self._caching.signatures.verdict(measurement, claim)
-        if verdict is Verdict.FORGED:
+        if verdict is SignatureVerdict.FORGED:
             self.lied(measurement, cache, "forged")
-        return verdict is Verdict.GENUINE
+        return verdict is SignatureVerdict.GENUINE
 
     @handles(CheckClaim)
     def _asked(self, question: CheckClaim, source: PeerRef) -> ClaimChecked:
