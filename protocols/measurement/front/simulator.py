@@ -47,7 +47,8 @@ ASK_GAP_S: Final = 0.1
 RINGS: Final = ((0.06, 1, 3), (0.75, 4, 12), (0.97, 13, 24), (0.995, 25, 64), (1.0, 65, 120))
 """Sizes of rings: up to this share of the seeds, the smallest, the largest."""
 PLACING: Final = {3: "squares", 5: "owners", 6: "auto"}
-"""What some nodes are set to, by their number modulo 8: an operator has not told all of them the same yet."""
+"""What some nodes are set to, by their number modulo 8: an operator has not told all of them the same yet. Nor has he
+told all of them to sign what they measure."""
 
 
 class SimulatedSource(MeasurementSource):
@@ -254,7 +255,8 @@ class Measuring(SwarmWork):
         times = {"max_age": "10s", "update_interval": "2s", "ask_interval": "3s", "describe_interval": "10s"}
         placing = {"placing": PLACING.get(index % 8, "tree"), "decide_interval": "1s", "region_tag": "role"}
         tags = {"tags": {"role": "web"} if index % 3 == 0 else {}}
-        return SimulatedQueries(index, MeasurementConfig.model_validate(times | placing | tags))
+        signed = {"signed": index % 2 == 1}
+        return SimulatedQueries(index, MeasurementConfig.model_validate(times | placing | tags | signed))
 
     def act(self, place: Place) -> None:
         plugin = cast(SimulatedQueries, plugin_of(place))
