@@ -81,6 +81,8 @@ are gone, and are not given again."""
 # Statements that are signed (peerd.driver.Identity)
 STATEMENT_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX
 """The largest statement that is signed or checked; for more, sign a digest of it."""
+SIGNATURE_BYTES: Final = 64
+"""Of Ed25519. A proof is one, and behind it the signer's certificate."""
 PROOF_BYTES_MAX: Final = 2 * KIB
 """A signature and a certificate, which has 600 to 850 bytes."""
 

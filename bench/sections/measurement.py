@@ -122,7 +122,7 @@ def _ask(bench: Bench, daemons: Ring, count: int, seconds: float) -> float:
     with connected(daemons.places, count, nodes) as clients, daemons.counted() as cost:
         clients.ask(seconds, lambda client: read())
     found = clients.found
-    note = f"each for all {nodes} values, each second; {len(found):,} questions"
+    note = f"each for all {nodes} values, each second; {len(found):,} questions; {clients.stale} values told as stale"
     bench.row(f"{name}: messages", "1/s", [cost.rate("")], note=note)
     bench.row(f"{name}: bytes", "B/s", [cost.rate("_bytes")], note=cost.by_type())
     note = f"beyond the ring at rest, which takes {1000 * daemons.rest:.0f} ms/s"

@@ -25,10 +25,9 @@ from peerd.errors import Bug, ConfigError, HandshakeRefused
 from peerd.identity.node_identity import SALT_BYTES, PeerIdentity, derive_node_id, public_key_der, read_identity
 from peerd.identity.roots import Roots
 from peerd.ids import NodeId
-from peerd.limits import PROOF_BYTES_MAX, STATEMENT_BYTES_MAX
+from peerd.limits import PROOF_BYTES_MAX, SIGNATURE_BYTES, STATEMENT_BYTES_MAX
 
 TAG: Final = b"peerd-statement-v1"
-SIGNATURE_BYTES: Final = 64
 KEY_BYTES: Final = 32
 CERTIFICATES_KEPT_MAX: Final = 4096
 """So many checked certificates are remembered, about 1 KiB each; checking one again costs about 0.25 ms."""

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import Final
 
-HEAD_BYTES: Final = 64
-"""Proofs of one node are alike behind their signatures."""
+from peerd.limits import SIGNATURE_BYTES
+
 MARK_BYTES: Final = 16
 ENDS_KEPT_MAX: Final = 4096
 """Ends of genuine proofs that are remembered, those used last: 2.5 MiB."""
@@ -18,7 +18,7 @@ ENDS_KEPT_MAX: Final = 4096
 
 def end_of(proof: bytes) -> bytes:
     """The certificate; empty where there are no proofs."""
-    return proof[HEAD_BYTES:]
+    return proof[SIGNATURE_BYTES:]
 
 
 def mark_of(end: bytes) -> bytes:
@@ -29,12 +29,12 @@ def mark_of(end: bytes) -> bytes:
 def shortened(proof: bytes) -> bytes:
     """The proof with a mark in place of its end."""
     end = end_of(proof)
-    return proof[:HEAD_BYTES] + mark_of(end) if end else proof
+    return proof[:SIGNATURE_BYTES] + mark_of(end) if end else proof
 
 
 def is_short(proof: bytes) -> bool:
     """Whether it is a shortened one: no certificate is as short as a mark."""
-    return len(proof) == HEAD_BYTES + MARK_BYTES
+    return len(proof) == SIGNATURE_BYTES + MARK_BYTES
 
 
 class SeenEnds:
@@ -61,4 +61,4 @@ class SeenEnds:
         if not is_short(proof):
             return proof
         end = self.find(end_of(proof))
-        return None if end is None else proof[:HEAD_BYTES] + end
+        return None if end is None else proof[:SIGNATURE_BYTES] + end

@@ -12,11 +12,10 @@ from typing import Final
 
 from peerd.errors import Bug
 from peerd.ids import NodeId
-from peerd.limits import STATEMENT_BYTES_MAX
+from peerd.limits import SIGNATURE_BYTES, STATEMENT_BYTES_MAX
 
 PROOF_BYTES: Final = 576
 """A signature of 64 bytes and a certificate of some 515, in whole ids."""
-SIGNATURE_BYTES: Final = 64
 _DIGEST_BYTES: Final = 32
 _ID_BYTES: Final = 16
 _ID_REPEATED: Final = (PROOF_BYTES - _DIGEST_BYTES) // _ID_BYTES

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from peerd.limits import SIGNATURE_BYTES
 from peerd.messages import U16, U64, Message, Name, PeerRef, Struct, Text, message
 
 NOTICE_TAG: Final = b"peerd-record-v1"
@@ -19,7 +20,6 @@ NOTICE_BODY_BYTES_MAX: Final = 5 * 1024
 CERTIFICATE_DER_BYTES_MAX: Final = 2048
 FINGERPRINT_BYTES: Final = 16
 DIGEST_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 64
 
 
 CertificateDer = Annotated[bytes, Meta(max_length=CERTIFICATE_DER_BYTES_MAX)]

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from peerd.ids import NodeId
-from peerd.limits import KIB, PROOF_BYTES_MAX
+from peerd.limits import KIB, PROOF_BYTES_MAX, SIGNATURE_BYTES
 from peerd.messages import (
     U8,
     U32,
@@ -33,7 +33,7 @@ from peerd.messages import (
 )
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, PlaceNumber, StreamPosition
-from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SIGNATURE_BYTES, SealedBatch
+from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SealedBatch
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256

@@ -13,12 +13,12 @@ from hashlib import sha256
 from struct import Struct
 from typing import Final
 
+from peerd.limits import SIGNATURE_BYTES
+
 BATCH_MAX: Final = 256
 DIGEST_BYTES: Final = 20
 """Of SHA-256. What stands before a payload, its place above all, its publisher cannot choose: so that a forger needs
 another item of the same digest, at 2^160, and cannot make a pair of them beforehand."""
-SIGNATURE_BYTES: Final = 64
-"""The rest of a proof is the signer's certificate, the same for a day: a child is told it once."""
 DIGESTS_MAX: Final = BATCH_MAX // 2
 """Largest parts without any of the items that a message has of a batch: every other one, at worst."""
 _PLACE: Final = Struct(">QQH")

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.lib import proof_ends
-from peerd.lib.proof_ends import HEAD_BYTES, SeenEnds, end_of, is_short, mark_of, shortened
+from peerd.lib.proof_ends import SeenEnds, end_of, is_short, mark_of, shortened
+from peerd.limits import SIGNATURE_BYTES
 from peerd.messages import Message, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.measurement.guarantee.words import Want
@@ -56,19 +57,19 @@ def splice(owner: int, path: tuple[int, ...] = (READER,)) -> SpliceIn:
 
 
 def test_a_shortened_proof_is_whole_again_where_its_end_was_seen() -> None:
-    proof, seen = bytes(HEAD_BYTES) + b"certificate" * 40, SeenEnds()
+    proof, seen = bytes(SIGNATURE_BYTES) + b"certificate" * 40, SeenEnds()
     assert not is_short(proof) and is_short(shortened(proof)) and shortened(b"") == b""
     assert seen.whole(proof) == proof and seen.whole(b"") == b""
     assert seen.whole(shortened(proof)) is None
     seen.note(proof)
     assert seen.whole(shortened(proof)) == proof
-    assert seen.whole(b"\1" * HEAD_BYTES + mark_of(end_of(proof))) == b"\1" * HEAD_BYTES + end_of(proof)
+    assert seen.whole(b"\1" * SIGNATURE_BYTES + mark_of(end_of(proof))) == b"\1" * SIGNATURE_BYTES + end_of(proof)
 
 
 def test_as_many_ends_are_kept_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof_ends, "ENDS_KEPT_MAX", 3)
     seen = SeenEnds()
-    proofs = [bytes(HEAD_BYTES) + bytes([number]) * 500 for number in range(5)]
+    proofs = [bytes(SIGNATURE_BYTES) + bytes([number]) * 500 for number in range(5)]
     for proof in (*proofs[:3], proofs[0], *proofs[3:]):
         seen.note(proof)
     assert [seen.whole(shortened(proof)) is not None for proof in proofs] == [True, False, False, True, True]
@@ -123,12 +124,12 @@ def test_a_mark_proves_nothing_but_what_its_certificate_does() -> None:
     assert len(sent(spot)) == 2
     genuine = question([LEFT_OWNER], (READER, RIGHT))
     for proof in (
-        genuine.proof[:HEAD_BYTES] + mark_of(end_of(other.proof)),
-        bytes(HEAD_BYTES) + short(genuine).proof[-16:],
+        genuine.proof[:SIGNATURE_BYTES] + mark_of(end_of(other.proof)),
+        bytes(SIGNATURE_BYTES) + short(genuine).proof[-16:],
     ):
         spot.host.deliver(replace(genuine, proof=proof), peer(RIGHT))
         assert not sent(spot)
-    forged = replace(genuine, path=(NodeId(READER),), proof=bytes(HEAD_BYTES) + short(genuine).proof[-16:])
+    forged = replace(genuine, path=(NodeId(READER),), proof=bytes(SIGNATURE_BYTES) + short(genuine).proof[-16:])
     with pytest.raises(ProtocolError, match="forged"):
         spot.host.deliver(forged, peer(READER))
 

@@ -8,8 +8,8 @@ from hypothesis import given, strategies as st
 from peerd import limits
 from peerd.api import RecordVersion
 from peerd.ids import NodeId
-from peerd.lib.proof_ends import HEAD_BYTES, MARK_BYTES
-from peerd.limits import NAME_LENGTH_MAX
+from peerd.lib.proof_ends import MARK_BYTES
+from peerd.limits import NAME_LENGTH_MAX, SIGNATURE_BYTES
 from peerd.messages import encode_body
 from peerd.services.records.batches import batches, shortened, whole
 from peerd.services.records.messages import (
@@ -43,7 +43,7 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.record import Record, summary, to_copy
 
-HEAD = bytes(HEAD_BYTES)
+HEAD = bytes(SIGNATURE_BYTES)
 
 
 def copy(proof: bytes, number: int = 0) -> RecordCopy:
@@ -53,7 +53,7 @@ def copy(proof: bytes, number: int = 0) -> RecordCopy:
     return RecordCopy("tests", NodeId(1), version, b"v", 300.0, 0.0, request, b"", NodeId(0), write)
 
 
-heads = st.sampled_from([b"", b"short", HEAD, b"s" * HEAD_BYTES])
+heads = st.sampled_from([b"", b"short", HEAD, b"s" * SIGNATURE_BYTES])
 proofs = st.builds(lambda head, end: head + end, heads, st.sampled_from([b"", b"one", b"certificate " * 50]))
 indexes = st.lists(st.integers(0, 255), max_size=BATCH_RECORDS_MAX).map(tuple)
 made_up = st.lists(st.builds(ProofEnd, st.binary(max_size=limits.PROOF_BYTES_MAX), indexes), max_size=20)
@@ -70,10 +70,10 @@ def test_what_was_shortened_is_whole_again(given_proofs: list[bytes]) -> None:
 
 def test_the_certificate_of_one_writer_is_sent_once() -> None:
     certificate = b"c" * 592
-    copies = [copy(bytes([number]) * HEAD_BYTES + certificate, number) for number in range(50)]
+    copies = [copy(bytes([number]) * SIGNATURE_BYTES + certificate, number) for number in range(50)]
     short, ends = shortened(copies)
     assert ends == (ProofEnd(certificate, tuple(range(50))),)
-    assert {len(each.write.proof) for each in short} == {HEAD_BYTES}
+    assert {len(each.write.proof) for each in short} == {SIGNATURE_BYTES}
     assert len(encode_body(ReplicaPut(tuple(copies)))) > 3 * len(encode_body(ReplicaPut(short, ends)))
 
 

@@ -16,8 +16,8 @@ from peerd.identity import statements as module
 from peerd.identity.authority import ClusterAuthority
 from peerd.identity.node_identity import PeerIdentity, read_identity
 from peerd.identity.roots import Roots
-from peerd.identity.statements import SIGNATURE_BYTES, Denied, Statements, signed_bytes
-from peerd.limits import PROOF_BYTES_MAX
+from peerd.identity.statements import Denied, Statements, signed_bytes
+from peerd.limits import PROOF_BYTES_MAX, SIGNATURE_BYTES
 
 CLUSTER = "here"
 AUTHORITY = ClusterAuthority.create(CLUSTER)

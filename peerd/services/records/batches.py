@@ -13,7 +13,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from peerd.ids import NodeId
-from peerd.lib.proof_ends import HEAD_BYTES, SeenEnds, end_of, mark_of
+from peerd.lib.proof_ends import SeenEnds, end_of, mark_of
+from peerd.limits import SIGNATURE_BYTES
 from peerd.services.records.messages import (
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
@@ -81,7 +82,7 @@ def whole(copies: Sequence[RecordCopy], ends: Sequence[ProofEnd]) -> tuple[Recor
 
 def without_end(copy: RecordCopy) -> RecordCopy:
     """The copy with only the head of its proof."""
-    return _with_proof(copy, copy.write.proof[:HEAD_BYTES])
+    return _with_proof(copy, copy.write.proof[:SIGNATURE_BYTES])
 
 
 def _with_proof(copy: RecordCopy, proof: bytes) -> RecordCopy:

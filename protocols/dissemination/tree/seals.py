@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from peerd.limits import SIGNATURE_BYTES
 from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, Seal, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import total_bytes
-from protocols.dissemination.sealing import DIGEST_BYTES, SIGNATURE_BYTES, SealedBatch
+from protocols.dissemination.sealing import DIGEST_BYTES, SealedBatch
 
 SEAL_BYTES: Final = SIGNATURE_BYTES + 36
 """What a `Seal` takes in a message besides digests, at most."""

@@ -8,7 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from peerd.ids import NodeId
-from peerd.lib.proof_ends import HEAD_BYTES, MARK_BYTES, is_short
+from peerd.lib.proof_ends import MARK_BYTES, is_short
+from peerd.limits import SIGNATURE_BYTES
 from peerd.messages import Message, PeerRef, encode_body, encode_struct
 from peerd.sim.hostile.member import STRANGERS_HOST, Behaviour, Decoded, Frame, HostileNode
 from protocols.measurement.aggregates.messages import (
@@ -194,7 +195,7 @@ class ForgesQuestions(Behaviour):
         way = self.rng.choice(
             ((victim.id, me.id), (victim.id,), (victim.id, to.id), (victim.id, me.id, victim.id), (me.id,))
         )
-        proof = self.rng.choice((b"x" * HEAD_BYTES, b"x" * (HEAD_BYTES + MARK_BYTES)))
+        proof = self.rng.choice((b"x" * SIGNATURE_BYTES, b"x" * (SIGNATURE_BYTES + MARK_BYTES)))
         wants = tuple(AlongWant(Measurement(owner.id, name), 1e9, COST_MAX, COST_MAX) for name in NAMES)
         number = self.rng.getrandbits(63)
         self.node.say(to, ReadAlong(victim, number, 1e9, wants, way, COST_MAX, proof))
@@ -202,7 +203,7 @@ class ForgesQuestions(Behaviour):
         if self._heard:
             again = self.rng.choice(self._heard)
             path = (*again.path[: PATH_MAX - 2], me.id)
-            proof = self.rng.choice((again.proof, again.proof[:HEAD_BYTES] + self.rng.randbytes(MARK_BYTES)))
+            proof = self.rng.choice((again.proof, again.proof[:SIGNATURE_BYTES] + self.rng.randbytes(MARK_BYTES)))
             self.node.say(to, replace(again, path=path, wants=wants, proof=proof))
             if isinstance(again, SpliceIn):
                 owners = [each for each in others if each.id == again.wants[0].measurement.owner]

@@ -61,7 +61,7 @@ class Owner:
         owned, claim = self._owned.get(measurement.name), known.claim
         if measurement.owner != self._me or owned is None or claim.signature:
             return claim
-        claim = self._signatures.signed(measurement, claim)
-        if owned.known is known:
-            self._owned[measurement.name] = owned._replace(known=Known(claim, known.basis))
-        return claim
+        signed = self._signatures.signed(measurement, claim)
+        if owned.known is known and signed is not claim:
+            self._owned[measurement.name] = owned._replace(known=Known(signed, known.basis))
+        return signed

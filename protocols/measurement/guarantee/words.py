@@ -7,17 +7,16 @@ when the bounds that the other holds are broken. The other is its *holder*.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Protocol
 
 from msgspec import Meta
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
+from peerd.limits import SIGNATURE_BYTES
 from peerd.messages import U8, U64, BytesMax, Struct
 from protocols.measurement.guarantee.interval import VALUE_MAX, Interval, Quantity
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX
-
-SIGNATURE_BYTES_MAX: Final = 64
 
 
 class Measurement(Struct):
@@ -47,7 +46,7 @@ class BoundClaim(Struct):
     interval: Interval
     since: Sample
     hops: U8 = 0
-    signature: Annotated[bytes, Meta(max_length=SIGNATURE_BYTES_MAX)] = b""
+    signature: Annotated[bytes, Meta(max_length=SIGNATURE_BYTES)] = b""
 
 
 class Want(Struct):

@@ -17,7 +17,7 @@ from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.lib.leases import at_most
-from peerd.lib.proof_ends import HEAD_BYTES
+from peerd.limits import SIGNATURE_BYTES
 from peerd.messages import Message, PeerRef, encode_struct
 from protocols.measurement.events import BoundViolated
 from protocols.measurement.guarantee.caching import Caching
@@ -49,7 +49,7 @@ class OwnerSignatures:
         self._host, self._keys = host, keys
 
     def signed(self, measurement: Measurement, claim: BoundClaim) -> BoundClaim:
-        return replace(claim, signature=self._host.sign(_statement(measurement, claim))[:HEAD_BYTES])
+        return replace(claim, signature=self._host.sign(_statement(measurement, claim))[:SIGNATURE_BYTES])
 
     def verdict(self, measurement: Measurement, claim: BoundClaim) -> SignatureVerdict:
         key = self._keys().get(measurement.owner, b"")
