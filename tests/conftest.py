@@ -2,6 +2,7 @@
 
 - ``HYPOTHESIS_PROFILE=fast`` (the default): few examples, the same ones every time, so a red build is a red commit.
 - ``HYPOTHESIS_PROFILE=deep``: many examples, new ones every time; a failure prints the blob that repeats it.
+  What needs a number of its own scales it by the profile, too (`tests.support.examples`).
 - ``pytest --long`` also runs the tests marked ``long``, and those that `tests/long.txt` names.
 
 The time-out of a test is there for one that hangs, and is counted in real time: it is so long (``timeout`` in

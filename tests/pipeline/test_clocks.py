@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 from peerd.ids import format_id
 from peerd.pipeline import clocks
 from tests.support.aggregation import Round, aggregation_ring
+from tests.support.examples import examples
 from tests.support.sinks import ListSink
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def test_a_clock_that_was_set_has_a_large_error() -> None:
 
 
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40), delay_s=st.floats(0.0, 0.02))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_offsets_are_found_within_the_delay(seed: int, nodes: int, delay_s: float) -> None:
     """Whatever they are, where each node has met some others and messages take up to ``delay_s``."""
     chosen = random.Random(seed)

@@ -204,7 +204,7 @@ def test_after_calm_rounds_a_silent_machine_holds_a_round_up_for_less(seed: int)
 
 
 @pytest.mark.parametrize("after_s", [-0.02, 0.0, 0.07, 0.12])
-@pytest.mark.parametrize("count", [10, 40])
+@pytest.mark.parametrize("count", cases([10], [40]))
 def test_a_killed_process_costs_a_few_latencies_and_no_time_out(count: int, after_s: float) -> None:
     """Its connections end with it. Each node above it waited for the 2 s of a level, and the requester for another."""
     simulation = aggregation_ring(count, 5, latency=ConstantLatency(0.05))

@@ -84,7 +84,7 @@ class TakingOver(Handing):
     ("kind", "policy"),
     [
         ("classes", "first_fit"),
-        ("coherency", "overlap"),
+        pytest.param("coherency", "overlap", marks=pytest.mark.long),
         pytest.param("classes", "cost", marks=pytest.mark.long),
         pytest.param("classes", "overlap", marks=pytest.mark.long),
         pytest.param("coherency", "cost", marks=pytest.mark.long),

@@ -17,6 +17,7 @@ from protocols.aggregation.front.lab.large_experiments import LARGE, SYSTEMS
 from protocols.aggregation.front.lab.levels import levels_of
 from protocols.aggregation.front.lab.rivals import balanced, children_of, routed
 from protocols.aggregation.front.lab.supernodes import REPLICAS, replicas_of
+from tests.support.long_cases import cases
 from tests.support.trivial_world import trivial_world
 
 NODES = 16
@@ -102,7 +103,7 @@ def test_supernodes_send_a_copy_to_each_replica_and_take_longer_for_it() -> None
 
 
 @pytest.mark.parametrize("how", ["killed", "silent"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", cases([0], [1]))
 def test_replicas_stand_in_for_supernodes(how: str, seed: int) -> None:
     variant: dict[str, float | str] = {"system": "supernodes-4", "value_kib": 1024, "failing": 0.2, "how": how}
     row = run_point(replace(TINY, seed=seed, variant=variant))
@@ -110,7 +111,7 @@ def test_replicas_stand_in_for_supernodes(how: str, seed: int) -> None:
     assert row["of_survivors"] == 1.0
 
 
-@pytest.mark.parametrize("how", ["killed", "silent"])
+@pytest.mark.parametrize("how", cases(["silent"], ["killed"]))
 def test_levels_have_all_that_survivors_have_to_give(how: str) -> None:
     row = run("levels", failing=0.2, how=how)
     assert row["of_survivors"] == 1.0 and row["bulk_mib"] > run("tree-2")["bulk_mib"]

@@ -18,6 +18,7 @@ from protocols.measurement.placing.candidates import SquareRoutes
 from protocols.measurement.placing.messages import AlongRead, ReadAlong
 from protocols.measurement.plugin import MeasurementQueries
 from protocols.measurement.readings import NoReading, Reading
+from tests.support.long_cases import cases
 from tests.support.measurement_ring import Ring
 
 WIDE = {name: 4 * width for name, width in WITHIN.items()}
@@ -84,7 +85,7 @@ def test_what_is_asked_again_and_again_comes_to_be_answered_by_candidates() -> N
 
 
 def test_what_the_candidate_has_not_the_owner_tells_the_reader_directly() -> None:
-    ring = SquareRing(40, 1, cache_values=0)
+    ring = SquareRing(28, 1, cache_values=0)
     ring.sent.counts.clear()
     [(_, told)] = ring.round("walk")
     assert by_others([(0, told)]) == 0
@@ -98,7 +99,7 @@ def test_what_the_candidate_has_not_the_owner_tells_the_reader_directly() -> Non
 
 
 def test_of_an_owner_that_is_dead_there_is_an_old_value_and_of_the_others_soon_fresh_ones() -> None:
-    ring = SquareRing(40, 4)
+    ring = SquareRing(32, 4)
     ring.round()
     dead = ring.places[30]
     ring.simulation.kill(dead)
@@ -132,7 +133,7 @@ class LiesAlong(Behaviour):
         return True
 
 
-@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("signed", cases([False], [True]))
 def test_a_candidate_that_answers_for_owners_it_was_not_asked_about_is_not_heard(*, signed: bool) -> None:
     liar, count = 3, 24
     config = MeasurementConfig.model_validate({"placing": "squares", "describe_interval": "10s", "signed": signed})

@@ -135,7 +135,7 @@ MERGE_STEPS: list[tuple[type[Message], int]] = [
     (Transferred, 1),
     *((LeafUpdate, nth) for nth in (1, 2)),
 ]
-VICTIMS = pytest.mark.parametrize("victim", [WHOLE, 0b10, 0b11], ids=["parent", "lower half", "upper half"])
+VICTIMS: dict[str, int] = {"parent": WHOLE, "lower half": 0b10, "upper half": 0b11}
 
 
 class KillAt(Checker):
@@ -172,8 +172,14 @@ class KillAt(Checker):
                 simulation.after(0.0, lambda: simulation.kill(self.killed) if self.killed is not None else None)
 
 
-def names(steps: list[tuple[type[Message], int]]) -> list[str]:
-    return [f"{kind.__name__}-{nth}" for kind, nth in steps]
+def deaths(steps: list[tuple[type[Message], int]]) -> pytest.MarkDecorator:
+    """Each victim at each step: one of them, in turn, in every run."""
+    found = []
+    for number, (kind, nth) in enumerate(steps):
+        for turn, (name, victim) in enumerate(VICTIMS.items()):
+            marks = () if number % len(VICTIMS) == turn else pytest.mark.long
+            found.append(pytest.param(kind, nth, victim, id=f"{kind.__name__}-{nth}-{name}", marks=marks))
+    return pytest.mark.parametrize(("kind", "nth", "victim"), found)
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +189,7 @@ def calm() -> tuple[Simulation, KillAt]:
     return tree_ring(14, 5, {"leaf_capacity": 20}, checkers=[killer]), killer
 
 
-@VICTIMS
-@pytest.mark.parametrize(("kind", "nth"), SPLIT_STEPS, ids=names(SPLIT_STEPS))
+@deaths(SPLIT_STEPS)
 @branched
 def test_a_root_that_dies_at_any_step_of_a_split_loses_nothing(
     calm: tuple[Simulation, KillAt], kind: type[Message], nth: int, victim: int
@@ -211,8 +216,7 @@ def merging() -> tuple[Simulation, KillAt]:
     return simulation, killer
 
 
-@VICTIMS
-@pytest.mark.parametrize(("kind", "nth"), MERGE_STEPS, ids=names(MERGE_STEPS))
+@deaths(MERGE_STEPS)
 @branched
 def test_a_root_that_dies_at_any_step_of_a_merge_loses_nothing(
     merging: tuple[Simulation, KillAt], kind: type[Message], nth: int, victim: int

@@ -19,6 +19,7 @@ from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.registry import function_of
+from tests.support.examples import examples
 
 pytest.importorskip("numpy")
 
@@ -62,7 +63,7 @@ def own(query: Query, contributor: int, pairs: list[tuple[str, Any]]) -> Partial
     return Partial.of(query, NodeId(contributor), reduce(grouped.merge, lifted, grouped.zero), report)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(ALL), st.sampled_from((20, 2)), rows, rows, rows)
 def test_arrays_are_what_objects_are(text: str, most: int, x: Any, y: Any, z: Any) -> None:
     query = parse_query(f"{text} by k", groups_max=most)
@@ -151,7 +152,7 @@ def test_keys_are_read_as_they_were_written(texts: list[str]) -> None:
     assert read_keys(lengths, data, len(texts)) == sorted(texts)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(ALL), rows, st.data())
 def test_changed_bytes_are_judged_alike(text: str, pairs: Any, data: st.DataObject) -> None:
     query = parse_query(f"{text} by k", groups_max=20)

@@ -29,6 +29,7 @@ from protocols.aggregation.numbers import Number
 from protocols.aggregation.partial import Partial, merge
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain, selected_files
+from tests.support.examples import examples
 
 Answer = Any
 WORDS = r"(?P<word>[a-z]+)(?:=(?P<x>[0-9.]+))?"
@@ -121,7 +122,7 @@ def csv_text(table: list[list[str]]) -> str:
     return buffer.getvalue()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.one_of(
         st.tuples(st.just("ndjson"), st.dictionaries(names, json_lines.map("\n".join), max_size=4)),
@@ -342,7 +343,7 @@ def _row(line: bytes, names: tuple[str, ...]) -> list[object] | None:
 objects = st.dictionaries(st.sampled_from(["a", "b", "a.b", "c", ""]), json_values, max_size=4)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     values=st.lists(objects | json_values, min_size=1, max_size=3),
     names=st.lists(st.sampled_from(["a", "b", "a.b", "a.b.c", ""]), max_size=3).map(tuple),

@@ -62,6 +62,7 @@ from tests.support.aggregation_member import (
     one_record,
     start,
 )
+from tests.support.examples import examples
 
 LARGE = started(peer(ASKER), QUERY.to_wire(), is_direct=False)
 
@@ -549,7 +550,7 @@ def bodies(draw: st.DrawFn) -> tuple[type[Message], bytes]:
     return kind, msgpack.packb(fields[: draw(st.integers(0, len(fields)))] if draw(st.booleans()) else fields)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(bodies(), peers, st.booleans()), max_size=6))
 def test_nothing_that_a_member_sends_is_a_failure_of_the_plugin(sent: list[Any]) -> None:
     plugin, host = member()

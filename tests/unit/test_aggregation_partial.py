@@ -20,6 +20,7 @@ from protocols.aggregation.numbers import COUNT_MAX, Number
 from protocols.aggregation.partial import ExtractionReport, Partial, disjoint, merge
 from protocols.aggregation.query import Query, parse_query
 from tests.support.aggregation_calls import CALLS, record
+from tests.support.examples import examples
 
 numbers = st.integers(-(2**100), 2**100) | st.floats(allow_nan=False, allow_infinity=False).map(
     lambda value: value + 0.0
@@ -210,7 +211,7 @@ def test_random_bytes_are_a_protocol_error(data: bytes, query: Query) -> None:
         Partial.decode(data, query)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(queries(), rows, st.data())
 def test_changed_bytes_decode_to_something_valid_or_a_protocol_error(
     query: Query, part: Any, data: st.DataObject
@@ -251,7 +252,7 @@ def forged_partials(draw: st.DrawFn) -> tuple[bytes, Query]:
     return stream(*values), query
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(forged_partials())
 def test_forged_values_decode_to_something_valid_or_a_protocol_error(forged: tuple[bytes, Query]) -> None:
     data, query = forged
@@ -263,7 +264,7 @@ def test_forged_values_decode_to_something_valid_or_a_protocol_error(forged: tup
     decoded.finish()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(CALLS),
     st.lists(st.lists(scalars, min_size=2, max_size=2), min_size=5, max_size=5),

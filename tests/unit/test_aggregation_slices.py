@@ -36,6 +36,7 @@ from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.scalars import ScalarWriter
 from protocols.aggregation.slices import SIZES, SlicedGroups, SlicedStates
 from tests.support.aggregation_calls import CALLS, record
+from tests.support.long_cases import cases
 
 MANY = GROUPS_HARD_MAX + 1
 COUNTS = parse_query("count by k", groups_max=MANY)
@@ -205,7 +206,7 @@ def test_a_worker_leaves_its_result_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["count by k", "sum(x), distinct(x) by k", "mean(x) by k"])
-@pytest.mark.parametrize("run_groups", [1, 7, 10_000])
+@pytest.mark.parametrize("run_groups", cases([7], [1, 10_000]))
 def test_more_groups_than_fit_are_read_in_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, run_groups: int
 ) -> None:

@@ -14,6 +14,7 @@ from protocols.dissemination.interests.everything import EverythingKind
 from protocols.dissemination.interests.json_items import DEPTH_MAX, MEMBERS_MAX, parse_object
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.ports import Interest
+from tests.support.examples import examples
 
 KIND = AttributesKind()
 SYMBOLS = ("IBM", "IBN", "SUN", "")
@@ -58,7 +59,7 @@ def drawn(seed: int, count: int) -> tuple[random.Random, list[Interest]]:
     return rng, [KIND.parse(random_condition(rng)) for _ in range(count)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_a_set_answers_as_each_filter_alone(seed: int) -> None:
     rng, interests = drawn(seed, 20)
@@ -75,7 +76,7 @@ def test_a_set_answers_as_each_filter_alone(seed: int) -> None:
         assert together.match(content) == {each.id for each in kept if KIND.matches(each, content)}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_covering_is_sound_and_overlap_is_a_share(seed: int) -> None:
     rng, interests = drawn(seed, 10)
@@ -88,7 +89,7 @@ def test_covering_is_sound_and_overlap_is_a_share(seed: int) -> None:
                 assert all(KIND.matches(one, each) for each in objects if KIND.matches(other, each))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_the_canonical_text_means_the_same_and_is_its_own(seed: int) -> None:
     rng, interests = drawn(seed, 5)

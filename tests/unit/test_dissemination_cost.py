@@ -22,6 +22,7 @@ from protocols.dissemination.policies.cost.model import (
 )
 from protocols.dissemination.policies.cost.policy import CHANGES_MAX
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Relative
+from tests.support.examples import examples
 
 
 def test_a_message_takes_what_equations_2_to_5_say() -> None:
@@ -80,7 +81,7 @@ def family_of(tree: CostTree, id: NodeId) -> Family:
     return Family(id, server.costs, server.rate, tuple(server.children), relatives, tree.delay)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(3, 24))
 def test_what_a_node_expects_of_a_transformation_is_what_the_whole_tree_gains(seed: int, count: int) -> None:
     tree = random_tree(seed, count)

@@ -26,6 +26,7 @@ from protocols.dissemination.names import TERM_MAX, StreamPosition, interest_id,
 from protocols.dissemination.tree.matching import ASIDE_BYTES, at_once
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
+from tests.support.examples import examples
 from tests.support.member_owner import owner
 
 STREAM = stream_key("s")
@@ -90,7 +91,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=60), st.booleans())
 def test_a_member_bears_whatever_comes(steps: list[tuple[str, Any, Any]], is_source: bool) -> None:
     sent: list[Message] = []

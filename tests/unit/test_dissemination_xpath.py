@@ -27,6 +27,7 @@ from protocols.dissemination.interests.xpath.numbers import number_of
 from protocols.dissemination.interests.xpath.parsing import parse as parse_query
 from protocols.dissemination.interests.xpath.writing import write
 from protocols.dissemination.ports import Interest
+from tests.support.examples import examples
 
 KIND = XPathKind()
 LABELS = "abc"
@@ -72,7 +73,7 @@ def lxml_finds(text: str, root: Any) -> bool:
     return bool(etree.XPath(text)(root.getroottree()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_many_queries_together_give_lxmls_answers(seed: int) -> None:
     rng = random.Random(seed)
@@ -92,7 +93,7 @@ def test_many_queries_together_give_lxmls_answers(seed: int) -> None:
             assert KIND.matches(each, root) == expected, (each.text, etree.tostring(root))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_the_canonical_text_means_what_was_written_and_is_its_own(seed: int) -> None:
     rng = random.Random(seed)
@@ -106,7 +107,7 @@ def test_the_canonical_text_means_what_was_written_and_is_its_own(seed: int) -> 
             assert bool(etree.XPath(text)(tree)) == bool(etree.XPath(interest.text)(tree)), (text, interest.text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_overlap_is_a_share(seed: int) -> None:
     rng = random.Random(seed)
@@ -203,7 +204,7 @@ def test_generated_documents_are_valid_and_follow_from_the_seed() -> None:
     assert any("[" in query for query in queries) and any("*" in query for query in queries)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.one_of(st.text("0123456789.-+eE \t", max_size=10), st.floats(allow_nan=False).map(repr)))
 def test_numbers_are_read_as_libxml2_reads_them(text: str) -> None:
     expected = etree.XPath("number($x)")(etree.fromstring(b"<a/>"), x=text)
@@ -241,7 +242,7 @@ def test_deep_queries_are_compared_and_written_in_little_time(part: str) -> None
     assert KIND.parse(one.text).id == one.id
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_a_query_that_covers_another_has_all_its_documents(seed: int) -> None:
     rng = random.Random(seed)
@@ -443,7 +444,7 @@ def test_few_queries_have_few_steps_below_others_that_lxml_is_asked_for(monkeypa
     assert together.match(root)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_what_lxml_is_asked_for_a_short_query_collects_no_elements_and_has_its_answers(seed: int) -> None:
     rng = random.Random(seed)
@@ -469,7 +470,7 @@ def test_a_pattern_may_be_written_without_a_path(text: str, asked: str) -> None:
     assert write(pattern, in_brackets=True) == asked and KIND.parse(asked).meaning.pattern == pattern
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_tags_are_counted_in_pieces_without_missing_any(seed: int) -> None:
     rng = random.Random(seed)
@@ -511,7 +512,7 @@ def random_opaque_query(rng: random.Random) -> str:
     return text + rng.choice(["", "", "", "/text()", "//@x"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_what_is_asked_of_lxml_in_another_form_has_the_answers_of_its_first_form(seed: int) -> None:
     rng = random.Random(seed)

@@ -16,10 +16,11 @@ from peerd.lib.filter.rewrite import node_of
 from peerd.lib.filter.selectivity import Histogram, selectivity
 from peerd.lib.filter.tree import Node
 from peerd.lib.filter.values import View
+from tests.support.examples import examples
 from tests.support.filters import comparisons, events, naive, nodes, numbers
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(nodes(), events)
 def test_a_normal_form_can_be_written_as_a_filter(node: Node, event: dict[str, Any]) -> None:
     try:
@@ -72,7 +73,7 @@ def test_the_estimate_is_near_the_truth_where_attributes_are_independent(text: s
     assert selectivity(node, histograms) == pytest.approx(share, abs=0.15 if "sym" in text else 0.05)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(nodes(comparisons(), leaves=4), st.lists(st.none() | numbers, max_size=20))
 def test_an_estimate_is_a_share(node: Node, values: list[Any]) -> None:
     try:

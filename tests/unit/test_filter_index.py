@@ -14,6 +14,7 @@ from peerd.lib.filter.evaluate import matcher
 from peerd.lib.filter.index import FilterIndex
 from peerd.lib.filter.parse import parse
 from peerd.lib.filter.tree import Constant, Node
+from tests.support.examples import examples
 from tests.support.filters import events, naive, naive_where_absent_matches, nodes
 
 
@@ -29,7 +30,7 @@ def index_of(filters: dict[int, Node]) -> FilterIndex[int]:
         raise
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(nodes(leaves=5), max_size=12), st.lists(events, min_size=1, max_size=5))
 def test_the_index_finds_what_the_naive_evaluator_finds(made: list[Node], tried: list[dict[str, Any]]) -> None:
     filters = dict(enumerate(made))
@@ -167,7 +168,7 @@ def test_slots_of_a_set(slots: set[int]) -> None:
     assert column._choose_positions()(bits) == sorted(slots)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(nodes(leaves=5), max_size=12), st.lists(events, min_size=1, max_size=5))
 def test_where_absent_attributes_match_the_index_and_the_matcher_find_what_the_naive_evaluator_finds(
     made: list[Node], tried: list[dict[str, Any]]

@@ -35,6 +35,7 @@ from peerd.lib.filter.tree import (
 )
 from peerd.lib.filter.values import Address, Timestamp, parse_address, parse_timestamp
 from peerd.lib.filter.write import write
+from tests.support.examples import examples
 from tests.support.filters import events, naive, nodes
 
 # text and tree
@@ -132,7 +133,7 @@ def test_reserved_words_are_names_in_quotes_only(word: str) -> None:
 # truth
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(nodes(), events)
 def test_truth_is_that_of_the_naive_evaluator(node: Node, event: dict[str, Any]) -> None:
     expected = naive(node, event)

@@ -18,6 +18,7 @@ from peerd.lib.filter.relations import covers, overlaps
 from peerd.lib.filter.tree import Affix, And, Between, Compare, Constant, In, IsNull, Node, Not, Or, all_of
 from peerd.lib.filter.values import STRICT, View
 from peerd.lib.filter.write import write
+from tests.support.examples import examples
 from tests.support.filters import comparisons, events, naive, nodes
 
 
@@ -40,7 +41,7 @@ def holds(tests: tuple[Any, ...], event: Any) -> bool:
     return all(compiled_test(test, STRICT, by_name)(event) for test in tests)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(nodes(), events)
 def test_the_normal_form_holds_exactly_where_the_filter_does(node: Node, event: dict[str, Any]) -> None:
     matches = naive(node, event) is True
@@ -53,7 +54,7 @@ def test_the_normal_form_holds_exactly_where_the_filter_does(node: Node, event: 
             assert holds(routes(conjunct), event) is holds(conjunct.tests, event)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(nodes(leaves=4), nodes(leaves=4), st.lists(events, max_size=6))
 def test_covers_and_overlaps_are_sound(left: Node, right: Node, tried: list[dict[str, Any]]) -> None:
     form_of(left), form_of(right)
@@ -66,7 +67,7 @@ def test_covers_and_overlaps_are_sound(left: Node, right: Node, tried: list[dict
     assert overlaps(left, right) is overlaps(right, left)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(nodes(leaves=3), st.lists(events, max_size=4), st.data())
 def test_a_weaker_filter_covers(node: Node, tried: list[dict[str, Any]], data: st.DataObject) -> None:
     other = data.draw(nodes(leaves=3))
@@ -104,7 +105,7 @@ def promised(draw: st.DrawFn) -> Node:
     return Not(atom) if draw(st.booleans()) else atom
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(promised(), min_size=1, max_size=3), st.lists(promised(), min_size=1, max_size=3))
 def test_covers_and_overlaps_are_complete_for_conjunctions_of_ranges(left: list[Node], right: list[Node]) -> None:
     wide, narrow = all_of(left), all_of(right)
@@ -197,7 +198,7 @@ def test_many_alternatives_of_one_attribute_are_one_set() -> None:
 # JSON
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(nodes(), events)
 def test_both_json_forms_match_the_same_events(node: Node, event: dict[str, Any]) -> None:
     expected = naive(node, event) is True
@@ -211,7 +212,7 @@ def test_both_json_forms_match_the_same_events(node: Node, event: dict[str, Any]
     assert (naive(from_json(policy), event) is True) is expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(comparisons(), events)
 def test_most_conditions_can_be_written_as_a_policy(node: Node, event: dict[str, Any]) -> None:
     try:

@@ -115,7 +115,7 @@ def begin_to_lie(liar: SimulatedQueries, level: Measurement) -> None:
 
 
 def test_a_cache_that_lies_is_found_and_its_owner_provides_from_then_on() -> None:
-    simulation, plugins, violations = ring(24)
+    simulation, plugins, violations = ring(16)
     reader, level, liar = held_from_a_cache(simulation, plugins)
     begin_to_lie(liar, level)
     simulation.run_for(1.0)
@@ -174,7 +174,7 @@ def test_a_node_on_the_way_that_answers_falsely_is_found_and_not_believed_any_mo
 
 
 def test_what_an_owner_has_not_signed_nobody_is_told_and_who_says_it_is_believed_no_more() -> None:
-    simulation, plugins, violations = ring(24, signing=24)
+    simulation, plugins, violations = ring(16, signing=16)
     reader, level, liar = held_from_a_cache(simulation, plugins)
     begin_to_lie(liar, level)
     holders = [plugin for plugin in plugins if plugin not in (liar,) and plugin.host.id != level.owner]
@@ -190,18 +190,18 @@ def test_what_an_owner_has_not_signed_nobody_is_told_and_who_says_it_is_believed
 
 
 def test_where_not_all_sign_values_of_those_that_do_not_are_had_from_themselves() -> None:
-    simulation, plugins, violations = ring(24, signing=20)
+    simulation, plugins, violations = ring(16, signing=13)
     everybody = {plugin.host.id: index for index, plugin in enumerate(plugins)}
     for plugin in plugins:
         plugin.watching.hold({"level": 0.4}, everybody, 30.0)
     simulation.run_for(60)
     from_caches = 0
-    for plugin in plugins[:20]:
+    for plugin in plugins[:13]:
         held = plugin.caching.holder.held
-        assert len(held) == 23 and all(value.vouched for value in held.values())
+        assert len(held) == 15 and all(value.vouched for value in held.values())
         for measurement, value in held.items():
             is_from_cache = value.provider != measurement.owner
             from_caches += is_from_cache
-            assert not is_from_cache or (everybody[measurement.owner] < 20 and value.claim.signature)
+            assert not is_from_cache or (everybody[measurement.owner] < 13 and value.claim.signature)
     assert from_caches > 50
     assert not violations.found

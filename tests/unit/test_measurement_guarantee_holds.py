@@ -17,6 +17,7 @@ from protocols.measurement.guarantee.holder import Holder
 from protocols.measurement.guarantee.interval import Interval
 from protocols.measurement.guarantee.messages import CacheUpdate, StandingPromises
 from protocols.measurement.guarantee.provider import Provider
+from tests.support.examples import examples
 from tests.support.guarantee_world import CPU, TERMS, World, drawn, drawn_op
 
 STEPS = 120
@@ -32,7 +33,7 @@ def offences(seed: int) -> tuple[World, list[str]]:
     return world, []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_no_fresh_answer_is_ever_outside_its_interval(data: st.DataObject) -> None:
     rng = data.draw(st.randoms(use_true_random=False))

@@ -16,6 +16,7 @@ from protocols.measurement.promql.functions import SIGNATURES
 from protocols.measurement.promql.parse import DEPTH_MAX, TEXT_BYTES_MAX, parse
 from protocols.measurement.promql.refusals import EvaluationFailed, PromqlRefused
 from protocols.measurement.promql.tree import Expression, QueryResult, Series, ValueKind, selectors
+from tests.support.examples import examples
 
 WORDS = [
     *(
@@ -132,7 +133,7 @@ def test_any_text_is_parsed_or_refused(text: str, series: list[Series]) -> None:
     evaluated(expression, series)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(EXPRESSIONS, SERIES)
 def test_any_query_is_evaluated_or_refused(text: str, series: list[Series]) -> None:
     expression = parse(text)

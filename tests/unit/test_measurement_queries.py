@@ -17,6 +17,7 @@ from protocols.measurement.querying.explain import explain_cost, explain_plan
 from protocols.measurement.querying.running import PAIRS_MAX, REFINE_ROUNDS_MAX
 from protocols.measurement.querying.statement import parse_statement
 from protocols.measurement.readings import NodeEntry, NoReading, Reading
+from tests.support.examples import examples
 from tests.support.queried_nodes import QueriedNodes, node, of, rtt, running
 
 WEB, DB = {"role": "web"}, {"role": "db"}
@@ -214,7 +215,7 @@ OPTIONS = st.sampled_from(["", "WITHIN 0.1", "WITHIN 0.3 REQUIRE 0.8", "BUDGET 9
 
 
 @given(rings(), st.sampled_from(CONDITIONS), OPTIONS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_row_of_t_plus_belongs_and_none_of_t_minus_does(
     ring: tuple[list[NodeEntry], QueriedNodes], condition: str, options: str
 ) -> None:
@@ -251,7 +252,7 @@ def exact(function: str, values: list[float]) -> float | None:
 
 
 @given(rings(), st.sampled_from(["memory < 0.5", "cpu > 0.4 OR memory > 0.4", "cpu >= 0"]), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_aggregates_contain_the_truth(
     ring: tuple[list[NodeEntry], QueriedNodes], condition: str, grouped: bool
 ) -> None:
@@ -312,7 +313,7 @@ LIMITS = st.sampled_from(["", "LIMIT 2", "LIMIT 2 WITHIN 0.2 REQUIRE 1"])
 
 
 @given(rings(), st.sampled_from(["cpu >= 0", "memory < 0.5", "cpu < 0.6"]), ORDERS, LIMITS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_places_contain_the_true_place(
     ring: tuple[list[NodeEntry], QueriedNodes], condition: str, order: str, limit: str
 ) -> None:

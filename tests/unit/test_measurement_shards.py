@@ -9,6 +9,7 @@ from peerd.ids import NodeId
 from protocols.measurement import shards
 from protocols.measurement.messages import DESCRIPTION_BYTES_MAX, PAGE_BYTES_MAX
 from protocols.measurement.shards import HeldShard
+from tests.support.examples import examples
 
 NODES = st.integers(1, 12).map(NodeId)
 STATES = st.lists(st.dictionaries(NODES, st.binary(min_size=1, max_size=2), max_size=12), min_size=1, max_size=12)
@@ -27,7 +28,7 @@ def asked(shard: HeldShard, known: dict[NodeId, bytes], mark: bytes) -> tuple[di
 
 
 @given(STATES, st.integers(1, 4), st.integers(1, 6), st.integers(1, 4))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_whoever_knows_any_state_knows_the_present_one_after_a_question(
     states: list[dict[NodeId, bytes]], marks: int, gone: int, page: int
 ) -> None:

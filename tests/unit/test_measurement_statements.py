@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from peerd.lib.filter import FilterError
 from peerd.lib.filter.write import write
 from protocols.measurement.querying.statement import Statement, parse_statement
+from tests.support.examples import examples
 from tests.support.queried_nodes import node, running
 
 
@@ -162,7 +163,7 @@ WORDS = ["SELECT", "cpu", ",", "FROM", "nodes", "WHERE", "<", "5", "(", ")", "LI
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(WORDS)).map(" ".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         assert isinstance(parse_statement(text), Statement)

@@ -31,6 +31,7 @@ from protocols.pubsub.tree.cells import (
     parent,
     text,
 )
+from tests.support.examples import examples
 
 DEPTH = 8
 """The finest grain at which these tests look at the square."""
@@ -189,7 +190,7 @@ def test_the_levels_stay_within_the_deepest_that_a_tree_may_have() -> None:
 # Coverage
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(targets, st.integers(0, 1 << 30), st.lists(st.tuples(cells, st.booleans()), max_size=30))
 def test_an_event_is_done_exactly_when_the_leaves_that_answered_hold_its_target(
     target: Target, seed: int, answers: list[tuple[int, bool]]

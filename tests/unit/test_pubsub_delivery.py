@@ -28,6 +28,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.tree.cells import SIDE
+from tests.support.examples import examples
 from tests.support.pubsub_leaf import LEAF, SCHEMA, BrokerRig, event, event_id, node, sub
 
 TREE = Tree(SCHEMA.name, 1)
@@ -392,7 +393,7 @@ _WORLD = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_WORLD, st.sets(st.integers(5, 9), max_size=4))
 def test_each_event_comes_to_one_live_member_of_each_group(steps: list[tuple[str, int]], dead: set[int]) -> None:
     """And at all times: matched = delivered + dropped + pending."""

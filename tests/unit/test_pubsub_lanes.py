@@ -16,6 +16,7 @@ from protocols.pubsub.publishing.leaf_cache import LeafCache
 from protocols.pubsub.publishing.probing import probe_region
 from protocols.pubsub.tree.cell_map import CellMap
 from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, are_related, cell_of_text, lies_within
+from tests.support.examples import examples
 
 TREE, OTHER_TREE = Tree("trades", 1), Tree("trades", 2)
 LEFT, RIGHT = cell_of_text("0"), cell_of_text("1")
@@ -372,7 +373,7 @@ def run(world: Publisher, count: int, further: int) -> None:
         assert numbers == sorted(numbers), f"at {grain:b}"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 1 << 30), st.integers(1, 25), st.integers(1, 3), st.sampled_from([0.0, 0.1]))
 def test_a_leaf_sees_the_events_of_a_publisher_in_order_whatever_is_lost(
     seed: int, count: int, further: int, moves: float

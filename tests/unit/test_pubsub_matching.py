@@ -18,6 +18,7 @@ from protocols.pubsub.names import EVERY
 from protocols.pubsub.schema.event_schema import EventSchema
 from protocols.pubsub.subscribing.pieces import pieces_of
 from protocols.pubsub.tree.cells import SIDE, WHOLE
+from tests.support.examples import examples
 from tests.support.pubsub_schemas import events, fail_filters, filters, schema, wanted
 
 PRICE = 1
@@ -41,7 +42,7 @@ def matched(index: LeafIndex, values: dict[str, Any], *cells: tuple[int, int]) -
     return sorted(sub.sid for sub in index.match(read, cells or ((EVERY, WHOLE),)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data(), st.sampled_from(["fails", "matches"]))
 def test_it_finds_what_the_reference_finds_whatever_changed_before(data: st.DataObject, absent: str) -> None:
     used = schema(absent=absent)
@@ -74,7 +75,7 @@ def test_it_finds_what_the_reference_finds_whatever_changed_before(data: st.Data
     assert len(index._uses) == len({sub.filter for sub, _ in reference.values()})
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(filters, events, st.sampled_from(["fails", "matches"]), st.sampled_from(["", "team"]), st.integers())
 def test_an_event_that_matches_is_found_in_the_leaves_of_its_pieces(
     node: Any, values: dict[str, Any], absent: str, group: str, seed: int

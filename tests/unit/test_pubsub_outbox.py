@@ -14,6 +14,7 @@ from protocols.pubsub.delivering.items import PendingDelivery
 from protocols.pubsub.delivering.losses import LossReason, LostEvents
 from protocols.pubsub.delivering.outbox import RETRY_S_MAX, DeliveryAttempt, Outbox, OutboxLimits
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
+from tests.support.examples import examples
 from tests.support.pubsub_leaf import SCHEMA, FakeSchema, event, event_id
 
 LIMITS = OutboxLimits(window=4, retry_s=1.0, keep_s=60.0, bytes_max=1 << 20)
@@ -249,7 +250,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_STEPS, st.integers(1, 5))
 def test_each_event_once_in_order_or_counted(steps: list[str], window: int) -> None:
     size = item(1).size

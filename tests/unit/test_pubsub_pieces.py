@@ -16,6 +16,7 @@ from protocols.pubsub.ports import PiecePoint
 from protocols.pubsub.schema.event_schema import EventSchema
 from protocols.pubsub.subscribing.pieces import PIECES_MAX, SPANS_MAX, joined, pieces_of
 from protocols.pubsub.tree.cells import SIDE
+from tests.support.examples import examples
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
 EXACT = PubSubConfig(widen=0.0)
@@ -43,7 +44,7 @@ def holders(used: EventSchema, points: list[PiecePoint], values: dict[str, Any])
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     filters, events, absences, st.sampled_from(["random", "selective"]), st.sampled_from(["", "team"]), st.integers()
 )

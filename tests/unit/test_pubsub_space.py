@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from peerd.lib.filter.ranges import Cut
 from protocols.pubsub.schema.axes import Axis, RealAxis, TextAxis, WholeAxis
 from protocols.pubsub.tree.cells import SIDE
+from tests.support.examples import examples
 
 numbers = st.one_of(
     st.integers(-(10**6), 10**6),
@@ -39,7 +40,7 @@ AXES: list[tuple[Axis, st.SearchStrategy[Any]]] = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_coordinates_keep_the_order(data: st.DataObject) -> None:
     axis, keys = data.draw(st.sampled_from(AXES))
@@ -47,7 +48,7 @@ def test_coordinates_keep_the_order(data: st.DataObject) -> None:
     assert 0 <= axis.coordinate(low) <= axis.coordinate(high) < SIDE
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_a_range_holds_the_coordinates_of_all_its_values(data: st.DataObject) -> None:
     axis, keys = data.draw(st.sampled_from(AXES))
@@ -65,7 +66,7 @@ def test_a_range_holds_the_coordinates_of_all_its_values(data: st.DataObject) ->
         assert first <= axis.coordinate(value) <= last
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.floats(-12, 12), st.floats(-12, 12), st.floats(-12, 12))
 def test_doubles_lie_where_equal_decimals_do(one: float, other: float, key: float) -> None:
     low, high = sorted((one, other))
@@ -120,7 +121,7 @@ def test_the_addresses_of_a_network_fill_the_side(network: str) -> None:
     assert axis.coordinate((first + last + 1) // 2) == SIDE // 2
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from(
         [

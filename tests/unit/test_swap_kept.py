@@ -15,6 +15,7 @@ from peerd.swap.messages import SwapCancelled, SwapVerified
 from peerd.swap.session import FIRST_WINDOW_BYTES, UNUSED_S_MAX
 from peerd.wire.codec import encode
 from peerd.wire.frames import frame_bytes
+from tests.support.examples import examples
 from tests.support.stream_pair import LATENCY_S, Couple, MemoryNetwork, MemoryNode, Report
 
 CONFIG = SwapConfig(chunk_bytes=1024)
@@ -302,7 +303,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(steps, st.randoms(use_true_random=False))
 def test_whatever_is_swapped_in_whatever_order_each_ends_once_with_the_values_that_were_given(
     plan: list[tuple[str, int, int, int, float]], random: object
