@@ -417,10 +417,17 @@ def test_nodes_that_have_forgotten_all_certificates_lose_no_question() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "seed"), [(18, 3), long_case(16, 3), long_case(24, 3), long_case(24, 4), long_case(24, 5)]
+    ("nodes", "seed", "share", "stale_max"),
+    [
+        (18, 3, 0.35, 0),
+        long_case(16, 3, 0.35, 4),
+        long_case(24, 3, 0.35, 0),
+        long_case(24, 4, 0.35, 4),
+        long_case(24, 5, 0.45, 8),
+    ],
 )
 def test_many_that_watch_everything_are_provided_for_by_a_few_and_hardly_anything_grows_stale_when_one_of_these_dies(
-    nodes: int, seed: int
+    nodes: int, seed: int, share: float, stale_max: int
 ) -> None:
     """Of 18 nodes that watch each other, owners would provide for 306 holders. Those who lose their provider together
     once found each other first, and told each other what was old: up to a tenth grew stale."""
@@ -438,7 +445,7 @@ def test_many_that_watch_everything_are_provided_for_by_a_few_and_hardly_anythin
             ring.simulation.run_for(1.0)
             assert not grown_stale(ring)
         messages[placing] = ring.sent.counts[CacheUpdate] + ring.sent.counts[CacheAsk]
-    assert messages["auto"] < 0.45 * messages["owners"]
+    assert messages["auto"] < share * messages["owners"]
     wanted = [each for plugin in ring.plugins.values() for each in plugin.caching.holder.wanted.items()]
     providers = Counter(want.provider for each, want in wanted if want.provider != each.owner)
     [(hub, count)] = providers.most_common(1)
@@ -448,7 +455,7 @@ def test_many_that_watch_everything_are_provided_for_by_a_few_and_hardly_anythin
     for _ in range(100):
         ring.simulation.run_for(0.2)
         stale |= {(node, each) for node, each in grown_stale(ring) if each.owner != hub}
-    assert len(stale) < 0.02 * len(wanted)
+    assert len(stale) <= stale_max
 
 
 def grown_stale(ring: Tree) -> set[tuple[NodeId, Measurement]]:

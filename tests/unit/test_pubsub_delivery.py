@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
@@ -395,10 +395,8 @@ _WORLD = st.lists(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(_WORLD, st.sets(st.integers(5, 9), max_size=4))
-@example([*22 * [("event", 0)], ("answer", 0), ("time_out", 0), ("time_out", 0)], {5, 6, 7})  # one waits for dead ones
 def test_each_event_comes_to_one_live_member_of_each_group(steps: list[tuple[str, int]], dead: set[int]) -> None:
-    """And at all times: matched = delivered + dropped + pending. What was kept for 30 s, while those that were chosen
-    for it were silent one after the other, is dropped."""
+    """And at all times: matched = delivered + dropped + pending."""
     rig = BrokerRig(delivery_queue="64KiB", delivery_keep="30s")
     rig.leaves.subs = [sub(number, 1, group="g") for number in range(5, 10)] + [sub(6, 2), sub(8, 2, "price > 3")]
     got: Counter[tuple[int, int]] = Counter()
@@ -434,10 +432,10 @@ def test_each_event_comes_to_one_live_member_of_each_group(steps: list[tuple[str
     assert rig.deliverer.pending() == 0
     assert set(rig.ledger.drops) <= LEAF_REASONS
     is_calm = not dead and all(kind in ("event", "answer") for kind, _ in steps)
-    members = Counter(event for event, _ in got)
-    missing = [number for number in range(1, events + 1) if not members[number]]
-    assert len(missing) <= (0 if is_calm else sum(rig.ledger.drops.values()))
-    assert not is_calm or set(members.values()) <= {1}  # else the answer of a live one may be what was lost
+    for number in range(1, events + 1):
+        members = [member for each, member in got if each == number]
+        assert members
+        assert len(members) == 1 or not is_calm  # else the answer of a live one may be what was lost
 
 
 def _in_order(rig: BrokerRig, request: Request, take: Callable[[Request, EventDelivery], None]) -> None:
