@@ -353,6 +353,24 @@ def test_a_silent_member_is_passed_over() -> None:
     assert [rig.deliverer.is_pending(event_id(other), node(number)) for number in (5, 6, 7)] == [True, True, False]
 
 
+def test_a_member_that_answers_again_gets_an_event_that_was_passed_on_to_a_silent_one() -> None:
+    """Found by the property below: four of five members are dead, the fifth one pauses for two seconds."""
+    rig = BrokerRig(delivery_keep="60s")
+    rig.leaves.subs = [sub(5, 1, group="g"), sub(6, 1, group="g")]
+    number = next(number for number in range(100) if _chosen(number) == 5)
+    rig.arrive(event(number))
+    for silent, other in ((5, 6), (6, 5)):
+        for _ in range(2):
+            time_out(rig, silent)
+            pass_time(rig, 2.0)
+        if silent == 5:
+            assert sent_to(rig, other) == [(number, (1,))]
+            assert answer_all(rig, silent={6}) == {}  # it is asked with an empty batch whether it is back
+    pass_time(rig, 2.0)
+    assert answer_all(rig, silent={6}) == {(5, number): 1}
+    assert (rig.ledger.matched_count, rig.ledger.delivered_count, rig.ledger.drops) == (1, 1, {})
+
+
 def _chosen(number: int) -> int:
     rig = BrokerRig()
     rig.leaves.subs = [sub(5, 1, group="g"), sub(6, 1, group="g")]

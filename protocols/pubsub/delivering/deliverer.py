@@ -6,9 +6,10 @@ member as soon as the node has been silent for twice ``delivery_retry``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from peerd.messages import Message, PeerRef
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering import ledger as reasons
-from protocols.pubsub.delivering.items import PendingDelivery, Pick
+from protocols.pubsub.delivering.items import Member, PendingDelivery, Pick
 from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.ledger import LedgerBook
 from protocols.pubsub.delivering.losses import LossCount, LossReason
@@ -36,7 +37,7 @@ TICK_S_MAX: Final = 0.25
 SILENT_RETRIES: Final = 2
 """A node is passed over, where another will do, when it has not answered for so many times ``delivery_retry``."""
 PASSES_MAX: Final = 8
-"""When no member of a group answers, an event for it is given up after so many of them."""
+"""An event for a group goes so often to members that were tried before, or are silent, until it is given up."""
 LOSS_OF: Final = {
     reasons.QUEUE_FULL: LossReason.QUEUE_FULL,
     reasons.MEMORY_FULL: LossReason.MEMORY_FULL,
@@ -60,6 +61,12 @@ class _Line:
     peer: PeerRef
     outbox: Outbox
     used_at: float
+    heard_at: float = -inf
+    """When it last answered."""
+
+    def is_heard(self, now: float) -> None:
+        """It has answered."""
+        self.used_at = self.heard_at = now
 
 
 class Deliverer(Part):
@@ -294,7 +301,7 @@ class Deliverer(Part):
         self, line: _Line, attempt: DeliveryAttempt, taken: int, pause_ms: int, unwanted: Sequence[PendingDelivery]
     ) -> None:
         now = self._host.now()
-        line.used_at = now
+        line.is_heard(now)
         settled = line.outbox.answered(attempt, taken, pause_ms / 1000, now)
         way_s = (now - attempt.sent_at) / 2
         refused = set(unwanted)  # an answer may name one twice, and each ends once
@@ -313,7 +320,7 @@ class Deliverer(Part):
         if line is None:
             return
         way_s = (self._host.estimated_rtt(line.peer) or 0.0) / 2
-        line.used_at = self._host.now()
+        line.is_heard(self._host.now())
         confirmed = line.outbox.confirmed(message.stream, message.taken, self._host.now())
         self._are_delivered(line.peer, confirmed, way_s)
         self._to_send[source.id] = None
@@ -380,7 +387,8 @@ class Deliverer(Part):
 
     def _give_up(self, peer: PeerRef, item: PendingDelivery, reason: str) -> None:
         """It cannot be brought to this node. What is meant for a group is brought to other members of it."""
-        moved = [pick for pick in item.picks if self._pass_on(item, pick, is_last=True)]
+        is_refused = reason == reasons.FILTERED
+        moved = [pick for pick in item.picks if self._pass_on(item, pick, is_refused=is_refused)]
         if len(moved) == len(item.picks) and moved and not item.is_for_all:
             extra = len(moved) - 1
         else:
@@ -394,28 +402,43 @@ class Deliverer(Part):
             self.ledger.matched(item.event_id, 0, extra)
         self._end(item)
 
-    def _pass_on(self, item: PendingDelivery, pick: Pick, *, is_last: bool = False) -> bool:
+    def _pass_on(
+        self, item: PendingDelivery, pick: Pick, silent_since: float | None = None, *, is_refused: bool = False
+    ) -> bool:
         """Give an event to the next member of its group that answers and has room, if there is one.
 
-        Because it has room, nothing is dropped there for it, which would have to be passed on in turn. ``is_last``: the
-        event is lost otherwise, so that even a member is tried that does not answer at this moment.
+        Because it has room, nothing is dropped there for it, which would have to be passed on in turn. Where no member
+        is left that was not tried, one gets it again that has answered after ``silent_since``, when the present one
+        fell silent: a node drops what it has already. Without ``silent_since`` the event is lost otherwise, so that
+        even a member is tried that does not answer at this moment.
         """
-        roomy = [member for member in pick.others if self.has_room(member.peer.id)]
-        awake = [member for member in roomy if not self.is_silent(member.peer.id)]
-        if not awake and is_last and pick.passed < PASSES_MAX:
-            awake = roomy
-        if not awake:
+        to = next(self._awake(pick.others), None)
+        is_again = to is None
+        if is_again and pick.again < PASSES_MAX:
+            since = -inf if silent_since is None else silent_since
+            heard = (member for member in self._awake(pick.tried) if self._heard_at(member) >= since)
+            to = max(heard, key=self._heard_at, default=None)
+            if to is None and silent_since is None:
+                to = next((member for member in pick.others if self.has_room(member.peer.id)), None)
+        if to is None:
             return False
-        next_pick = pick.passed_on(awake[0])
-        keeps = ((awake[0].sid, awake[0].keep_s, awake[0].keep_bytes),) if awake[0].keep_s else ()
-        what = item.event, item.event_id, item.schema
-        self._add(awake[0].peer, PendingDelivery(*what, False, (next_pick,), keeps=keeps))
+        next_pick = pick.passed_on(to, is_again=is_again, is_refused=is_refused)
+        keeps = ((to.sid, to.keep_s, to.keep_bytes),) if to.keep_s else ()
+        self._add(to.peer, PendingDelivery(item.event, item.event_id, item.schema, False, (next_pick,), keeps=keeps))
         return True
+
+    def _awake(self, members: Sequence[Member]) -> Iterator[Member]:
+        """Those whose node answers and has room."""
+        return (each for each in members if not self.is_silent(each.peer.id) and self.has_room(each.peer.id))
+
+    def _heard_at(self, member: Member) -> float:
+        line = self._lines.get(member.peer.id)
+        return -inf if line is None else line.heard_at
 
     def _move_groups(self, line: _Line) -> None:
         """The node is silent: what it was to get as a member of groups goes to other members."""
         for item in [item for item in line.outbox.items() if item.picks]:
-            moved = [pick for pick in item.picks if self._pass_on(item, pick)]
+            moved = [pick for pick in item.picks if self._pass_on(item, pick, line.outbox.stalled_since)]
             if not moved:
                 continue
             item.picks = tuple(pick for pick in item.picks if pick not in moved)
@@ -464,7 +487,7 @@ class Deliverer(Part):
         for name in message.events:
             item = line.outbox.noted(id_of(name))
             if item is not None:
-                line.used_at = self._host.now()
+                line.is_heard(self._host.now())
                 self._are_delivered(line.peer, [item], (self._host.estimated_rtt(line.peer) or 0.0) / 2)
         self._to_send[source.id] = None
         self.flush()

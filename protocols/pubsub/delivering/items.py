@@ -41,16 +41,20 @@ class Member(Frozen):
 class Pick(Frozen):
     """Which member of a group gets an event, and who comes next if that one does not answer.
 
-    ``passed``: how many members were tried before.
+    ``others`` were not tried yet, ``tried`` were, and have not said that they do not want it. ``again``: how often it
+    was passed to one that was tried before, or was silent.
     """
 
     member: Member
     others: tuple[Member, ...] = ()
-    passed: int = 0
+    tried: tuple[Member, ...] = ()
+    again: int = 0
 
-    def passed_on(self, to: Member) -> Pick:
-        """Let another member have it. Those that were tried before are not tried again."""
-        return Pick(to, tuple(other for other in self.others if other is not to), self.passed + 1)
+    def passed_on(self, to: Member, *, is_again: bool, is_refused: bool) -> Pick:
+        """Let another member have it. ``is_refused``: the present one does not want it."""
+        tried = self.tried if is_refused else (*self.tried, self.member)
+        others, tried = (tuple(each for each in row if each is not to) for row in (self.others, tried))
+        return Pick(to, others, tried, self.again + is_again)
 
 
 @dataclass(slots=True, eq=False)
