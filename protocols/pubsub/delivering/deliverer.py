@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import inf
 from typing import Final
 
@@ -63,6 +63,8 @@ class _Line:
     used_at: float
     heard_at: float = -inf
     """When it last answered."""
+    move_at: float = -inf
+    """Members of groups are looked for from then on that get what this one does not take."""
 
     def is_heard(self, now: float) -> None:
         """It has answered."""
@@ -388,7 +390,7 @@ class Deliverer(Part):
     def _give_up(self, peer: PeerRef, item: PendingDelivery, reason: str) -> None:
         """It cannot be brought to this node. What is meant for a group is brought to other members of it."""
         is_refused = reason == reasons.FILTERED
-        moved = [pick for pick in item.picks if self._pass_on(item, pick, is_refused=is_refused)]
+        moved = [pick for pick in item.picks if self._pass_on(item, pick, self.is_silent, is_refused=is_refused)]
         if len(moved) == len(item.picks) and moved and not item.is_for_all:
             extra = len(moved) - 1
         else:
@@ -403,7 +405,13 @@ class Deliverer(Part):
         self._end(item)
 
     def _pass_on(
-        self, item: PendingDelivery, pick: Pick, silent_since: float | None = None, *, is_refused: bool = False
+        self,
+        item: PendingDelivery,
+        pick: Pick,
+        is_silent: Callable[[NodeId], bool],
+        silent_since: float | None = None,
+        *,
+        is_refused: bool = False,
     ) -> bool:
         """Give an event to the next member of its group that answers and has room, if there is one.
 
@@ -412,11 +420,15 @@ class Deliverer(Part):
         fell silent: a node drops what it has already. Without ``silent_since`` the event is lost otherwise, so that
         even a member is tried that does not answer at this moment.
         """
-        to = next(self._awake(pick.others), None)
+
+        def awake(members: Sequence[Member]) -> Iterator[Member]:
+            return (each for each in members if not is_silent(each.peer.id) and self.has_room(each.peer.id))
+
+        to = next(awake(pick.others), None)
         is_again = to is None
         if is_again and pick.again < PASSES_MAX:
             since = -inf if silent_since is None else silent_since
-            heard = (member for member in self._awake(pick.tried) if self._heard_at(member) >= since)
+            heard = (member for member in awake(pick.tried) if self._heard_at(member) >= since)
             to = max(heard, key=self._heard_at, default=None)
             if to is None and silent_since is None:
                 to = next((member for member in pick.others if self.has_room(member.peer.id)), None)
@@ -427,18 +439,16 @@ class Deliverer(Part):
         self._add(to.peer, PendingDelivery(item.event, item.event_id, item.schema, False, (next_pick,), keeps=keeps))
         return True
 
-    def _awake(self, members: Sequence[Member]) -> Iterator[Member]:
-        """Those whose node answers and has room."""
-        return (each for each in members if not self.is_silent(each.peer.id) and self.has_room(each.peer.id))
-
     def _heard_at(self, member: Member) -> float:
         line = self._lines.get(member.peer.id)
         return -inf if line is None else line.heard_at
 
     def _move_groups(self, line: _Line) -> None:
         """The node is silent: what it was to get as a member of groups goes to other members."""
+        is_silent, since = cache(self.is_silent), line.outbox.stalled_since
+        line.move_at = self._host.now() + self.config.delivery_retry
         for item in [item for item in line.outbox.items() if item.picks]:
-            moved = [pick for pick in item.picks if self._pass_on(item, pick, line.outbox.stalled_since)]
+            moved = [pick for pick in item.picks if self._pass_on(item, pick, is_silent, since)]
             if not moved:
                 continue
             item.picks = tuple(pick for pick in item.picks if pick not in moved)
@@ -530,6 +540,6 @@ class Deliverer(Part):
             for item in line.outbox.expire(now):
                 self._give_up(line.peer, item, reasons.SILENT)
         line.outbox.repair(now)
-        if self.is_silent(line.peer.id):
+        if now >= line.move_at and self.is_silent(line.peer.id):
             self._move_groups(line)
         self._to_send[line.peer.id] = None
