@@ -30,6 +30,9 @@ SAVE_RETRY_S: Final = 60.0
 TOLD_LATELY_S: Final = 60.0
 """A new member that was told who is missing within this time is not told again when it announces itself."""
 TOLD_LATELY_MAX: Final = 64
+BACK_LATELY_S: Final = 60.0
+"""Others may not have heard yet, after so long, that a node is back which was missing."""
+BACK_LATELY_MAX: Final = 64
 RETELL_EVERY: Final = 12
 """Once in so many exchanges with the left neighbour a random member is reminded, in case a message was lost."""
 TOLD_MAX: Final = 32
@@ -60,6 +63,7 @@ class MemberExpectations(Part):
         self._ticks = 0
         self._asks_next = False
         self._told_at: dict[NodeId, float] = {}
+        self._back_at: dict[NodeId, float] = {}
 
     # Reading
 
@@ -106,6 +110,7 @@ class MemberExpectations(Part):
         """A node has become a member: it is not missing, and it is told who is."""
         absent = self._known.returned(peer.id)
         if absent is not None:
+            _note(self._back_at, peer.id, self._host.now(), BACK_LATELY_MAX)
             silence_s = self._host.now() - absent.lost_at
             self._host.emit(MemberReturned(peer=format_id(peer.id), address=peer.address, silence_s=silence_s))
         self._send(peer)
@@ -129,8 +134,13 @@ class MemberExpectations(Part):
         """A node said goodbye, and is in no table any more."""
         if peer.id not in self._known and not self._is_near(peer.id):
             return
-        at = self.state.lease.earliest_writing(self._host.now())
+        now = self._host.now()
+        at = self.state.lease.earliest_writing(now)
+        was_missing = peer.id in self._known or now - self._back_at.pop(peer.id, float("-inf")) < BACK_LATELY_S
         self._dismiss(peer.id, Dismissed(at, epoch), "left", peer.id)
+        if was_missing:
+            for member in self.state.leaves:
+                self._host.send(member, Forget((Dismissal(peer.id, max(0.0, now - at), epoch),)))
         self._save_soon()
 
     def deny(self, denied: frozenset[NodeId]) -> None:
@@ -171,10 +181,7 @@ class MemberExpectations(Part):
             if absent.peer.id != peer.id
         )
         if missing:
-            self._told_at.pop(peer.id, None)
-            self._told_at[peer.id] = now
-            while len(self._told_at) > TOLD_LATELY_MAX:
-                del self._told_at[next(iter(self._told_at))]
+            _note(self._told_at, peer.id, now, TOLD_LATELY_MAX)
             self._host.send(peer, Absences(missing))
 
     @handles(Absences)
@@ -327,6 +334,14 @@ class MemberExpectations(Part):
             self._host.set_timer("absences_save", SAVE_RETRY_S)
             return
         self._saved = self._known.changes
+
+
+def _note(times: dict[NodeId, float], node: NodeId, now: float, most: int) -> None:
+    """Remember when something happened to a node last, for so many nodes."""
+    times.pop(node, None)
+    times[node] = now
+    while len(times) > most:
+        del times[next(iter(times))]
 
 
 def order_statement(nodes: Iterable[NodeId], said_at: float) -> bytes:
