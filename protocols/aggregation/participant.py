@@ -509,6 +509,8 @@ class Participant:
         carried = b"" if own is None else own.within(CARRIED_BYTES_MAX)
         if self.splitting is not None and self.splitting.is_under_way:
             return RoundStatus(self.round_id, NodeState.RUNNING, 0, "pieces", carried)
+        if own is not None and self.tree.phase is TreePhase.IDLE:
+            return RoundStatus(self.round_id, NodeState.RUNNING, 0, "about to begin", carried)
         level = 0 if self.tree.level is None else self.tree.level
         state = _STATES.get(self.tree.phase, NodeState.RUNNING)
         return RoundStatus(self.round_id, state, level, f"level {level}" if state is NodeState.RUNNING else "", carried)

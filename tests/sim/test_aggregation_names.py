@@ -6,16 +6,15 @@ import math
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
 from peerd.messages import PeerRef
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.simulation import Place, Simulation
-from protocols.aggregation.collector import Collector
-from protocols.aggregation.messages import NameNodes
+from protocols.aggregation.messages import Enrolled, NameNodes
 from protocols.aggregation.participant import Participant
+from protocols.aggregation.requester import Requester
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer
 from tests.support.aggregation_groups import COUNTS, FREE, L_S, check_groups, ring_of_groups
 from tests.support.long_cases import cases
@@ -70,6 +69,18 @@ def test_whoever_is_silent_already_is_not_waited_for_by_those_that_are_named(tol
     assert [{peer.id for peer in names.nodes} for names in told] == [live] * 21
 
 
+def test_who_enrols_after_the_naming_gives_its_data_all_the_same() -> None:
+    """The start comes late to three nodes, over a silent one: they wait for names, and have said that they had no data
+    yet."""
+    simulation = far_ring(24, 3)
+    for index in (5, 6, 17):
+        simulation.silence(simulation.nodes[index])
+    answer = Round(simulation, requester=1).answer()
+    check_answer(simulation, answer)
+    assert answer.contributors == 21
+    assert all(missing.reason == "unreachable" for missing in answer.missing)
+
+
 @pytest.mark.parametrize("seed", cases(range(1, 3), range(3, 25)))
 @pytest.mark.parametrize("fail", [Simulation.silence, Simulation.kill])
 def test_nodes_that_fail_around_the_naming_cost_their_data_at_most(
@@ -100,18 +111,20 @@ def test_a_node_that_does_not_hear_the_names_is_in_the_answer(
     assert (answer.outcome, answer.contributors, len(told)) == ("complete", 24, 23)
 
 
-def test_a_node_that_is_not_named_is_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulation = far_ring(24, 4)
+@pytest.mark.parametrize("seed", [4, 5])  # a neighbour of the requester, and a node that it does not know
+def test_a_node_that_is_not_named_is_in_the_answer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = far_ring(24, seed)
     unnamed = simulation.nodes[9].id
-    enrol = Collector.enrol
+    enrolled = Requester.enrolled
 
-    def late(collector: Collector, peer: PeerRef, reason: str, *rest: Any) -> None:
-        if peer.id != unnamed or aggregation_of(simulation, 1).requesting.requesters[round_.round_id]._is_named:
-            enrol(collector, peer, reason, *rest)
+    def late(requester: Requester, peer: PeerRef, message: Enrolled) -> None:
+        if peer.id == unnamed and not requester._is_named:
+            simulation.after(0.25, partial(late, requester, peer, message))
+        else:
+            enrolled(requester, peer, message)
 
-    monkeypatch.setattr(Collector, "enrol", late)
-    round_ = Round(simulation, requester=1)
-    answer = round_.answer()
+    monkeypatch.setattr(Requester, "enrolled", late)
+    answer = Round(simulation, requester=1).answer()
     check_answer(simulation, answer)
     assert (answer.outcome, answer.contributors) == ("complete", 24)
 
