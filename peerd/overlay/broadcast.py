@@ -6,7 +6,8 @@ far away, and a hole in a table costs a hop, never a node (unlike prefix trees).
 
 When a delegate is silent or not in the ring, its stretch goes to the live node nearest before it, which knows who is
 next: nobody behind a dead delegate is lost. That node tries the delegate itself, when it is a member of its leaf set:
-who sent before may have had a link to an earlier life of it, or lost a message.
+who sent before may have had a link to an earlier life of it, or lost a message. Those behind it do not wait for that:
+if it lives, one of them hears it twice.
 """
 
 from __future__ import annotations
@@ -127,11 +128,14 @@ class Broadcaster(Part):
         leaves, own = self.state.leaves, self.state.own
         if leaves.reaches_clockwise(broadcast.after):
             head = leaves.get(broadcast.after)
-            if head is not None and head.id not in excluded:
-                self._delegate(head, broadcast, deadline, excluded)
-            elif leaves.is_complete and not self.state.candidates:
+            is_exact = leaves.is_complete and not self.state.candidates
+            is_tried = head is not None and head.id not in excluded
+            if head is not None and is_tried:
+                self._delegate(head, broadcast, deadline, excluded, is_alone=is_exact)
+                excluded |= {head.id}
+            if is_exact:
                 self._split(broadcast, deadline, excluded)
-            else:
+            elif not is_tried:
                 self._hold(broadcast, deadline)  # under repair: the next one that it knows may not be the next one
             return
         before = self._known_between(own, broadcast.after, excluded.union(self.state.suspects))
@@ -147,28 +151,18 @@ class Broadcaster(Part):
         deadline: float,
         excluded: frozenset[NodeId],
         *,
-        is_first: bool = True,
+        is_alone: bool = False,
     ) -> None:
+        """``is_alone``: others care for those behind the delegate, if it is silent."""
         host, state = self._host, self.state
         if broadcast.source.id != state.own and not state.transit.may_pass(peer.id, 1, host.now()):
             self._drop("rate")
             return
         sent_at = host.now()
 
-        def answered(reply: Message, source: PeerRef) -> None:
-            if isinstance(reply, RouteAck) and reply.accepted:
-                state.answered(source, sent_at)
-            else:
-                lost()
-
-        def silent() -> None:
-            self._membership.suspect(peer, "ack")
-            if is_first and peer.id in state.leaves and state.is_ready:
-                self._delegate(peer, broadcast, deadline, excluded, is_first=False)  # nobody else would tell it
-            else:
-                lost()
-
         def lost() -> None:
+            if is_alone:
+                return
             host.count("peerd_overlay_reroutes_total")
             if host.now() > deadline:
                 self._drop("broadcast_deadline")
@@ -177,6 +171,22 @@ class Broadcaster(Part):
             else:
                 self._hold(broadcast, deadline)
 
+        def silent() -> None:
+            self._membership.suspect(peer, "ack")
+            if not is_alone and peer.id in state.leaves and state.is_ready:  # it may live, and nobody else would tell it
+                self._delegate(peer, broadcast, deadline, excluded, is_alone=True)
+            lost()
+
+        def answered(reply: Message, source: PeerRef) -> None:
+            if isinstance(reply, RouteAck) and reply.accepted:
+                state.answered(source, sent_at)
+            else:
+                lost()
+
+        if not is_alone and peer.id in state.suspects and peer.id in state.leaves:
+            self._delegate(peer, broadcast, deadline, excluded, is_alone=True)
+            lost()
+            return
         message = replace(broadcast, hops=broadcast.hops + 1)
         host.request(peer, message, state.timeout_s(peer), answered, silent, Priority.NORMAL)
 
