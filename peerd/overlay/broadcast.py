@@ -173,7 +173,8 @@ class Broadcaster(Part):
 
         def silent() -> None:
             self._membership.suspect(peer, "ack")
-            if not is_alone and peer.id in state.leaves and state.is_ready:  # it may live, and nobody else would tell it
+            if not is_alone and peer.id in state.leaves and state.is_ready:
+                # It may live, and nobody else would tell it.
                 self._delegate(peer, broadcast, deadline, excluded, is_alone=True)
             lost()
 
