@@ -31,7 +31,7 @@ TOLD_LATELY_S: Final = 60.0
 """A new member that was told who is missing within this time is not told again when it announces itself."""
 TOLD_LATELY_MAX: Final = 64
 BACK_LATELY_S: Final = 60.0
-"""Others may not have heard yet, after so long, that a node is back which was missing."""
+"""Others may not have heard yet, for so long, that a node is back which was missing."""
 BACK_LATELY_MAX: Final = 64
 RETELL_EVERY: Final = 12
 """Once in so many exchanges with the left neighbour a random member is reminded, in case a message was lost."""
